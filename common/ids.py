@@ -1,0 +1,8 @@
+"""Names for the kinds of id, so that one is never passed for another."""
+
+from typing import NewType
+
+RequestId = NewType("RequestId", str)
+ModelName = NewType("ModelName", str)
+Epoch = NewType("Epoch", int)
+TokenId = NewType("TokenId", int)

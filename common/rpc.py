@@ -1,0 +1,161 @@
+"""gRPC conventions of every process: options of both ends, the error boundary, health.
+
+Both ends agree on keepalive: a client pings an idle connection every 10 s and gives the
+answer 5 s (``ping_timeout_ms``: gRPC's own default of a minute hides a stopped peer);
+servers take any number of pings. docs/protocol.md lists the figures.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any, NoReturn
+
+import grpc
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from bramley.common.errors import BramleyError, EngineFault
+from bramley.common.status import to_status
+
+log = logging.getLogger(__name__)
+
+MESSAGE_BYTES_MAX = 64 << 20
+
+CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+SERVER_OPTIONS: Sequence[tuple[str, int]] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.so_reuseport", 0),  # or a second server binds the same port without an error
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
+
+def open_channel(target: str) -> grpc.aio.Channel:
+    """Open a channel to a process of ours, without TLS: unix sockets and loopback only."""
+    return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+
+
+def new_server() -> grpc.aio.Server:
+    """Make a server whose handlers may raise BramleyError."""
+    return grpc.aio.server(interceptors=[ErrorBoundary()], options=SERVER_OPTIONS)
+
+
+def bind(server: grpc.aio.Server, address: str) -> int:
+    """Bind ``host:port`` or ``unix:path``; port 0 takes a free one.
+
+    Returns:
+        The port, or 1 for a unix socket.
+
+    Raises:
+        OSError: somebody else has it.
+    """
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {address}: {error}") from error
+    if port == 0:
+        raise OSError(f"cannot listen on {address}: it is in use or not ours to bind")
+    return port
+
+
+def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
+    """Let clients without our generated code discover ``services`` (full names)."""
+    names = [*services, health.SERVICE_NAME, reflection.SERVICE_NAME]
+    reflection.enable_server_reflection(names, server)
+
+
+def add_health(server: grpc.aio.Server) -> health.aio.HealthServicer:
+    """Add the standard health service; its ``Watch`` follows each ``set``."""
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    return servicer
+
+
+Handler = grpc.RpcMethodHandler[Any, Any]
+
+
+class ErrorBoundary(grpc.aio.ServerInterceptor):
+    """Turns what a handler raises into a status: the one place that catches Exception."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Wrap the handler of one call."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith("/grpc."):
+            return handler
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(
+                _guard_unary(handler.unary_unary),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(
+                _guard_stream(handler.unary_stream),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        return handler
+
+
+def _guard_unary(behaviour: Any) -> Any:
+    async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await behaviour(request, context)
+        except Exception as error:  # noqa: BLE001
+            await _abort(error, context)
+
+    return guarded
+
+
+def _guard_stream(behaviour: Any) -> Any:
+    # A coroutine, not a generator: gRPC drops a cancelled generator without closing it, and
+    # the handler's own `finally` would wait for the garbage collector.
+    async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        try:
+            async with aclosing(behaviour(request, context)) as responses:
+                async for response in responses:
+                    await context.write(response)
+        except Exception as error:  # noqa: BLE001
+            await _abort(error, context)
+
+    return guarded
+
+
+async def _abort(error: Exception, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if not isinstance(error, BramleyError):
+        log.error("a handler failed", exc_info=error)
+        error = EngineFault(f"{type(error).__name__}: {error}"[:500])
+    await context.abort_with_status(to_status(error))
+
+
+async def wait_ready(channel: grpc.aio.Channel, timeout_s: float) -> None:
+    """Wait until ``channel`` is connected.
+
+    Raises:
+        TimeoutError: it was not within ``timeout_s``.
+    """
+    async with asyncio.timeout(timeout_s):
+        await channel.channel_ready()

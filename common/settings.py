@@ -1,0 +1,70 @@
+"""Strict settings: TOML into msgspec structs, every fault with the path of its key."""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from bramley.common.errors import SettingsError
+
+S = TypeVar("S", bound=msgspec.Struct)
+_PATH_IN_MESSAGE = re.compile(r" - at `\$?\.?(?P<path>[^`]*)`$")
+
+
+def load(path: Path | None, kind: type[S], overrides: Sequence[str] = ()) -> S:
+    """Read ``path`` as a ``kind``; ``overrides`` are ``dotted.key=value`` in TOML's syntax.
+
+    Returns:
+        Settings in which every value was checked.
+
+    Raises:
+        SettingsError: no such file, not TOML, an unknown key, a wrong type or range.
+    """
+    text = ""
+    if path is not None:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise SettingsError(str(path), error.strerror or str(error)) from error
+    return parse(text, kind, overrides, source=str(path or "settings"))
+
+
+def parse(text: str, kind: type[S], overrides: Sequence[str] = (), source: str = "settings") -> S:
+    """Read TOML ``text`` as a ``kind``.
+
+    Returns:
+        Settings in which every value was checked.
+
+    Raises:
+        SettingsError: not TOML, an unknown key, a wrong type or range.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(source, str(error)) from error
+    for override in overrides:
+        _apply(table, override)
+    try:
+        return msgspec.convert(table, kind)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        found = _PATH_IN_MESSAGE.search(message)
+        key = found["path"] if found else ""
+        raise SettingsError(key or source, _PATH_IN_MESSAGE.sub("", message)) from error
+
+
+def _apply(table: dict[str, Any], override: str) -> None:
+    key, separator, raw = override.partition("=")
+    if not separator:
+        raise SettingsError(override, "an override has the form key=value")
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw  # a bare word is a string
+    *parents, leaf = key.strip().split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+    table[leaf] = value

@@ -1,0 +1,1 @@
+"""The supervisor: parent of every process of one node."""

@@ -1,0 +1,1 @@
+"""The router: admits requests, chooses a worker, relays its tokens."""
