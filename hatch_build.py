@@ -7,6 +7,7 @@ top-level folder, so that Python and type checkers both see one ``bramley``.
 
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ class ProtoHook(BuildHookInterface):
             build_data["force_include"][str(out / "bramley" / "protos")] = "bramley/protos"
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # `make protos`
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # plugins
     here = Path(__file__).parent
     generate(here, here / "build" / "dev")

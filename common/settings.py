@@ -56,6 +56,21 @@ def parse(text: str, kind: type[S], overrides: Sequence[str] = (), source: str =
         raise SettingsError(key or source, _PATH_IN_MESSAGE.sub("", message)) from error
 
 
+def read_json(path: Path, kind: type[S]) -> S:
+    """Read settings that another process of ours wrote, already checked.
+
+    Returns:
+        The same settings.
+
+    Raises:
+        SettingsError: the file is not what that process writes.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SettingsError(str(path), str(error)) from error
+
+
 def _apply(table: dict[str, Any], override: str) -> None:
     key, separator, raw = override.partition("=")
     if not separator:
