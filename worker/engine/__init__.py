@@ -1,0 +1,1 @@
+"""The engine: the thread that owns MLX, and the pure deciders it follows."""

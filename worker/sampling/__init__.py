@@ -1,0 +1,1 @@
+"""Sampling: parameters, and one vectorised sampler over rows."""
