@@ -55,6 +55,10 @@ class LayerState(Protocol):
         """Have room for so many rows of so many tokens (law 10)."""
         ...
 
+    def reset(self) -> None:
+        """Forget every row and free the arrays."""
+        ...
+
     def clear_row(self, row: int) -> None:
         """Make the seat fit for a new row (law 4)."""
         ...

@@ -83,6 +83,10 @@ class FullState:
         self.values = _grown(self.values, new_rows, new_columns)
         mx.eval(self.keys, self.values)
 
+    def reset(self) -> None:
+        """Forget every row and free the arrays."""
+        self.keys = self.values = None
+
     def clear_row(self, row: int) -> None:
         """Zero the seat: masked keys may hold anything, but a masked NaN value poisons."""
         for array in self.arrays():

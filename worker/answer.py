@@ -1,0 +1,106 @@
+"""One answer on its way out: tokens in, Deltas and the Finished out.
+
+Text, token ids and counts are cut at the same token: the one that completed the answer.
+"""
+
+from collections.abc import Sequence
+
+from google.protobuf import duration_pb2
+
+from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.worker.engine.outputs import Token
+from bramley.worker.request import FinishReason
+from bramley.worker.text.detokenizer import Detokenizer
+from bramley.worker.text.stop_strings import StopStrings
+
+_REASONS: dict[FinishReason, types_pb2.FinishReason] = {
+    "stop": types_pb2.FINISH_REASON_STOP,
+    "stop_sequence": types_pb2.FINISH_REASON_STOP_SEQUENCE,
+    "length": types_pb2.FINISH_REASON_LENGTH,
+}
+
+
+class Answer:
+    """Composes one index's messages.
+
+    ``finished`` is set by the last token, or when a stop string is met; what the engine
+    still makes of the request after that is not part of the answer.
+    """
+
+    def __init__(
+        self,
+        request: generation_pb2.GenerateRequest,
+        detokenizer: Detokenizer,
+        prompt_tokens: int,
+    ) -> None:
+        self._stream = request.stream
+        self._include_stop = request.stop.include_stop
+        self._detokenizer = detokenizer
+        self._stops = StopStrings(request.stop.strings, include_stop=self._include_stop)
+        self._prompt_tokens = prompt_tokens
+        self._tokens = 0
+        self.finished: generation_pb2.Finished | None = None
+
+    def delta(self, tokens: Sequence[Token]) -> generation_pb2.Delta | None:
+        """Take tokens, up to the one that ends the answer; None if nothing is to be sent."""
+        delta = generation_pb2.Delta()
+        text: list[str] = []
+        for token in tokens:
+            self._tokens += 1
+            delta.token_ids.append(token.token)
+            text.append(self._text(token))
+            if self.finished is not None:
+                break
+        delta.completion_tokens = self._tokens
+        if not self._stream.omit_text:
+            delta.text = "".join(text)
+        if self._stream.omit_token_ids:
+            delta.ClearField("token_ids")
+        return delta if delta.text or delta.token_ids else None
+
+    def _text(self, token: Token) -> str:
+        finish = token.finish
+        ends_turn = finish is not None and finish.stop_id is not None
+        shown = "" if ends_turn and not self._shows_end(token) else self._push(token)
+        if finish is None and self._stops.matched is None:
+            return shown
+        if self._stops.matched is None:
+            shown += self._stops.push(self._detokenizer.finish())
+            if self._stops.matched is None:
+                shown += self._stops.flush()
+        self.finished = self._finished(token)
+        return shown
+
+    def _shows_end(self, token: Token) -> bool:
+        finish = token.finish
+        return self._include_stop and finish is not None and finish.reason == "stop_sequence"
+
+    def _push(self, token: Token) -> str:
+        return self._stops.push(self._detokenizer.push([token.token]))
+
+    def _finished(self, token: Token) -> generation_pb2.Finished:
+        finished = generation_pb2.Finished(
+            usage=types_pb2.Usage(
+                prompt_tokens=self._prompt_tokens,
+                cached=types_pb2.CachedTokens(),
+                completion_tokens=self._tokens,
+            ),
+            timings=types_pb2.Timings(
+                prefill=_duration(token.prefill_s), decode=_duration(token.decode_s)
+            ),
+            lane=types_pb2.LANE_BATCHED,
+        )
+        if self._stops.matched is not None:
+            finished.reason = types_pb2.FINISH_REASON_STOP_SEQUENCE
+            finished.stop_string = self._stops.matched
+        elif token.finish is not None:
+            finished.reason = _REASONS[token.finish.reason]
+            if token.finish.stop_id is not None:
+                finished.stop_token_id = token.finish.stop_id
+        return finished
+
+
+def _duration(seconds: float) -> duration_pb2.Duration:
+    duration = duration_pb2.Duration()
+    duration.FromNanoseconds(int(seconds * 1e9))
+    return duration

@@ -1,0 +1,72 @@
+"""Carries out one plan: rows, forward, sample, tokens. Last file of the walk.
+
+The only place that evaluates the model. Runs on the engine's thread.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import mlx.core as mx
+
+from bramley.worker.engine.cohort import Cohort
+from bramley.worker.engine.plan import Chunk, StepPlan, StepResult
+from bramley.worker.engine.slots import Slots
+from bramley.worker.models.contract import LanguageModel
+from bramley.worker.request import Request
+from bramley.worker.sampling.sampler import Draw, sample
+
+
+class Executor:
+    """A model, the cohort that runs through it, and the seats that say what each row reads."""
+
+    def __init__(self, model: LanguageModel, cohort: Cohort, slots: Slots) -> None:
+        self._model = model
+        self._cohort = cohort
+        self._slots = slots
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute a plan's chunk, then its decode rows.
+
+        A forward that raises leaves every length as it was (law 12 of the state contract).
+
+        Returns:
+            One token for each slot of ``plan.decode``.
+        """
+        if plan.chunk is not None:
+            self._prefill(plan.chunk)
+        if not plan.decode:
+            return StepResult()
+        return self._decode([self._slots[slot] for slot in plan.decode])
+
+    def _prefill(self, chunk: Chunk) -> None:
+        request, table = self._slots[chunk.slot], self._cohort.table
+        row = self._cohort.row(chunk.slot)
+        tokens = request.prompt[request.computed : request.computed + chunk.tokens]
+        table.begin(range(row, row + 1), chunk.tokens)
+        self._model(mx.array([list(tokens)]), cache=self._cohort.layers)
+        table.commit()
+        self._cohort.evaluate()  # the state alone: nobody needs these logits
+        request.computed += chunk.tokens
+
+    def _decode(self, requests: Sequence[Request]) -> StepResult:
+        table = self._cohort.table
+        rows = {request.slot: self._cohort.row(request.slot) for request in requests}
+        requests = sorted(requests, key=lambda request: rows[request.slot])
+        assert [rows[request.slot] for request in requests] == list(range(len(requests)))
+        table.begin(range(len(requests)), 1)
+        inputs = mx.array([[request.next_input] for request in requests])
+        logits = self._model(inputs, cache=self._cohort.layers)[:, -1, :]
+        table.commit()
+        draws = [Draw(request.sampling, request.next_position) for request in requests]
+        tokens = sample(logits, draws)
+        broken = mx.isnan(mx.sum(logits, axis=-1))
+        self._cohort.evaluate(tokens, broken)
+        for request in requests:
+            request.computed += 1
+        order = [request.slot for request in requests]
+        drawn = cast("list[int]", tokens.tolist())
+        flags = cast("list[bool]", broken.tolist())
+        return StepResult(
+            tokens=dict(zip(order, drawn, strict=True)),
+            broken=frozenset(slot for slot, flag in zip(order, flags, strict=True) if flag),
+        )
