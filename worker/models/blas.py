@@ -1,0 +1,102 @@
+"""Puts a real BLAS under MLX's CPU backend; to be called before mlx is imported.
+
+MLX's Linux wheel carries a reference BLAS. A library with the same symbols that is already
+loaded for all to see takes its place: the linker finds it first. MKL is asked for products
+whose rows do not depend on how many rows there are ("strict"), as batches must equal singles.
+"""
+
+import ctypes
+import ctypes.util
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+# MKL's own numbers. Strict exists for AVX2 and AVX-512 only: with an older branch MKL takes
+# the flag without an error, and rows differ all the same.
+_CBWR_STRICT = 0x10000
+_STRICT_BRANCHES = (("avx512", 12 | _CBWR_STRICT), ("avx2", 10 | _CBWR_STRICT))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blas:
+    """What multiplies matrices on the CPU.
+
+    Attributes:
+        name: for logs and Info; part of what makes results comparable bit by bit.
+        batch_invariant: whether a row of a product is the same bits in a batch of any size.
+        warning: what the operator should know, or empty.
+    """
+
+    name: str
+    batch_invariant: bool
+    warning: str = ""
+
+
+def load_blas(*, strict: bool = True) -> Blas:
+    """Load the best BLAS of this machine for the whole process.
+
+    Args:
+        strict: ask MKL for batch-invariant products; about half as fast for a single row.
+
+    Returns:
+        What was found, and how far it can be relied on.
+
+    Raises:
+        RuntimeError: mlx was imported before; nothing could replace its BLAS any more.
+    """
+    if "mlx.core" in sys.modules:
+        raise RuntimeError("load_blas must run before mlx is imported")
+    if sys.platform != "linux":
+        return Blas(name="the platform's own", batch_invariant=False)
+    return _load_mkl(strict) or _load_openblas() or _REFERENCE
+
+
+_REFERENCE = Blas(
+    name="mlx reference BLAS",
+    batch_invariant=True,
+    warning="no fast BLAS was found, so the CPU computes 10 to 35 times slower: "
+    "install the mkl package or OpenBLAS",
+)
+
+
+def _load_mkl(strict: bool) -> Blas | None:
+    path = _mkl_path()
+    library = _open(path) if path else None
+    if library is None:
+        return None
+    name = f"mkl {metadata.version('mkl')}"
+    if not strict:
+        return Blas(name=name, batch_invariant=False)
+    for branch, number in _STRICT_BRANCHES:
+        if library.MKL_CBWR_Set(number) == 0:  # it refuses what the processor lacks
+            return Blas(name=f"{name} strict {branch}", batch_invariant=True)
+    return Blas(
+        name=name,
+        batch_invariant=False,
+        warning="this processor has no strict mode in MKL: "
+        "a request's last bits depend on what else is in its batch",
+    )
+
+
+def _mkl_path() -> str | None:
+    try:
+        files = metadata.files("mkl") or []
+    except metadata.PackageNotFoundError:
+        return None
+    paths = [file.locate() for file in files if file.name.startswith("libmkl_rt.so")]
+    return str(Path(str(paths[0])).resolve()) if paths else None
+
+
+def _load_openblas() -> Blas | None:
+    path = ctypes.util.find_library("openblas")
+    if path is None or _open(path) is None:
+        return None
+    return Blas(name="openblas", batch_invariant=False)
+
+
+def _open(path: str) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+    except OSError:
+        return None

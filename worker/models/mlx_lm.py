@@ -1,0 +1,284 @@
+"""All that bramley takes from mlx-lm, whose only importer this is: models and tokenizers.
+
+Only local folders are read and nothing is ever fetched. Importing this module imports mlx and
+transformers (1.5 s); load the BLAS first.
+"""
+
+import contextlib
+import hashlib
+import json
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import mlx.core as mx
+from mlx import nn
+from mlx import utils as trees
+
+from bramley.worker.models.errors import ModelError
+
+_FILE_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+from mlx_lm import utils as _utils  # noqa: E402 it lowers the limit of open files
+from mlx_lm.models import cache as _cache  # noqa: E402
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear  # noqa: E402
+from mlx_lm.tokenizer_utils import TokenizerWrapper  # noqa: E402
+
+
+def _restore_file_limit() -> None:
+    soft, hard = _FILE_LIMIT
+    with contextlib.suppress(ValueError):  # only root may raise the hard limit again
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return
+    now, ceiling = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ceiling if soft == resource.RLIM_INFINITY else min(soft, ceiling)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, wanted), ceiling))
+
+
+_restore_file_limit()
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model whose parameters are in memory.
+
+    Attributes:
+        model: ``model(tokens, cache=...)`` gives logits of (rows, columns, vocabulary).
+        config: its config.json.
+        context_tokens: positions it was made for; 2**20 where it states none.
+        vocabulary: width of its logits, which may exceed the tokenizer's.
+        config_eos_token_ids: end tokens by its configuration files. The tokenizer knows one
+            more: text.tokenizer.Tokenizer.eos_token_ids holds all of them.
+        dtype: what it computes in, as in "float32".
+        generation_defaults: sampling values by its generation_config.json.
+        revision: changes with config.json and with the names and sizes of the weight files.
+            It does not read the weights, so it does not tell two fine-tunes of one shape apart.
+    """
+
+    model: nn.Module
+    config: Config
+    context_tokens: int
+    vocabulary: int
+    config_eos_token_ids: frozenset[int]
+    dtype: str
+    generation_defaults: dict[str, float]
+    revision: str
+
+
+def load_model(folder: Path, *, dequantize: bool) -> LoadedModel:
+    """Load a model folder and evaluate every parameter.
+
+    Args:
+        folder: config.json, model*.safetensors, tokenizer files.
+        dequantize: turn all parameters into float32, for the CPU backend, whose quantized and
+            half-precision kernels are slow; elsewhere they stay as they are.
+
+    Returns:
+        The model and the facts that its files state.
+
+    Raises:
+        ModelError: the folder is missing, incomplete, damaged or of an unknown architecture.
+    """
+    _check_folder(folder)
+    try:
+        model, config = cast("tuple[nn.Module, Config]", _utils.load_model(folder, lazy=True))
+        if dequantize:
+            _to_float32(model)
+        mx.eval(model.parameters())
+        logits = cast("mx.array", model(mx.zeros((1, 1), mx.int32)))  # its shape is all we take
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise ModelError(f"{folder} cannot be loaded: {_told(error)}") from error
+    generation = _read_json(folder / "generation_config.json")
+    return LoadedModel(
+        model=model,
+        config=config,
+        context_tokens=_context_tokens(config),
+        vocabulary=logits.shape[-1],
+        config_eos_token_ids=_config_eos_token_ids(folder),
+        dtype=str(logits.dtype).removeprefix("mlx.core."),
+        generation_defaults=_generation_defaults(generation),
+        revision=_revision(folder),
+    )
+
+
+def load_tokenizer(folder: Path) -> TokenizerWrapper:
+    """Load the tokenizer of a model folder; may run beside ``load_model``.
+
+    Returns:
+        mlx-lm's wrapper, whose ``eos_token_ids`` join the configuration's and the tokenizer's.
+
+    Raises:
+        ModelError: the folder holds no usable tokenizer.
+    """
+    _check_folder(folder)
+    try:
+        return _utils.load_tokenizer(
+            folder,
+            {"local_files_only": True, "trust_remote_code": False},
+            eos_token_ids=sorted(_config_eos_token_ids(folder)),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        raise ModelError(f"{folder} holds no usable tokenizer: {_told(error)}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCache:
+    """The state that one layer keeps between steps.
+
+    Attributes:
+        kind: "full" holds every position, "rotating" the last ``window`` of them and the first
+            ``keep``, "recurrent" a fixed size, "composite" several ``parts``.
+    """
+
+    kind: Literal["full", "rotating", "recurrent", "composite", "unknown"]
+    window: int = 0
+    keep: int = 0
+    parts: tuple["LayerCache", ...] = ()
+
+
+def layer_caches(model: nn.Module) -> list[LayerCache]:
+    """What each layer's state is, by the caches that the model itself would make."""
+    return [_layer_cache(cache) for cache in _cache.make_prompt_cache(model)]
+
+
+def _layer_cache(cache: object) -> LayerCache:
+    facts = cast("Any", cache)
+    kind = type(cache)  # the very class: a subclass may mean another layout
+    if kind is _cache.KVCache:
+        return LayerCache(kind="full")
+    if kind is _cache.RotatingKVCache:
+        return LayerCache(kind="rotating", window=facts.max_size, keep=facts.keep)
+    if kind is _cache.ArraysCache:
+        return LayerCache(kind="recurrent")
+    if kind is _cache.CacheList:
+        return LayerCache(kind="composite", parts=tuple(map(_layer_cache, facts.caches)))
+    return LayerCache(kind="unknown")
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is not a folder")
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} holds no config.json")
+    index = _read_json(folder / "model.safetensors.index.json")
+    listed = set(cast("dict[str, str]", index.get("weight_map", {})).values())
+    missing = sorted(name for name in listed if not (folder / name).is_file())
+    if missing:
+        raise ModelError(f"{folder} lacks {missing[0]}, which its index lists")
+    if not _weight_files(folder):
+        raise ModelError(f"{folder} holds no model*.safetensors")
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("model*.safetensors"))
+
+
+def _read_json(path: Path) -> Config:
+    try:
+        value: object = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {_told(error)}") from error
+    return cast("Config", value) if isinstance(value, dict) else {}
+
+
+def _told(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+
+
+def _to_float32(model: nn.Module) -> None:
+    # Scales first: in half precision the product of scale and value would be rounded.
+    model.update(cast("dict[str, Any]", _tree_map(_as_float32, model.parameters())))
+    modules = cast("list[tuple[str, nn.Module]]", model.named_modules())
+    plain = [(name, _dequantized(module)) for name, module in modules]
+    model.update_modules(_tree_unflatten([pair for pair in plain if pair[1] is not None]))
+
+
+_tree_map = cast("Callable[[Callable[[Any], Any], Any], Any]", trees.tree_map)
+_tree_unflatten = cast("Callable[[Any], Any]", trees.tree_unflatten)
+
+
+def _as_float32(value: object) -> object:
+    if isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating):
+        return value.astype(mx.float32)
+    return value
+
+
+def _dequantized(module: nn.Module) -> nn.Module | None:
+    quantized = cast("Any", module)
+    # Made with the smallest initial weights: they are replaced at once.
+    plain: nn.Module
+    if type(module) is nn.QuantizedLinear:
+        plain = nn.Linear(1, 1, bias=False)
+    elif type(module) is nn.QuantizedEmbedding:
+        plain = nn.Embedding(1, 1)
+    elif type(module) is QuantizedSwitchLinear:
+        plain = SwitchLinear(1, 1, 1, bias=False)
+    else:
+        return None
+    weight = mx.dequantize(
+        quantized.weight,
+        quantized.scales,
+        quantized.get("biases"),
+        quantized.group_size,
+        quantized.bits,
+        quantized.mode,
+        quantized.get("global_scale"),
+    )
+    plain.update({"weight": weight.astype(mx.float32)})
+    if "bias" in module:
+        plain["bias"] = quantized.bias
+    return plain
+
+
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+
+
+def _context_tokens(config: Config) -> int:
+    for table in (config, _text_config(config)):
+        for key in _CONTEXT_KEYS:
+            if isinstance(table.get(key), int) and table[key] > 0:
+                return table[key]
+    return 1 << 20
+
+
+def _text_config(config: Config) -> Config:
+    return cast("Config", config.get("text_config") or {})
+
+
+def _config_eos_token_ids(folder: Path) -> frozenset[int]:
+    config = _read_json(folder / "config.json")
+    generation = _read_json(folder / "generation_config.json")
+    found: set[int] = set()
+    for table in (config, _text_config(config), generation):
+        ids = table.get("eos_token_id")
+        found.update(cast("list[int]", ids) if isinstance(ids, list) else [ids] if ids else [])
+        if ids == 0:
+            found.add(0)
+    return frozenset(found)
+
+
+_DEFAULT_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def _generation_defaults(generation: Mapping[str, Any]) -> dict[str, float]:
+    defaults = {
+        key: float(generation[key])
+        for key in _DEFAULT_KEYS
+        if isinstance(generation.get(key), int | float)
+    }
+    if generation.get("do_sample") is False:
+        defaults["temperature"] = 0.0
+    return defaults
+
+
+def _revision(folder: Path) -> str:
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for file in _weight_files(folder):
+        digest.update(f"\0{file.name}\0{file.stat().st_size}".encode())
+    return digest.hexdigest()

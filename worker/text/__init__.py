@@ -1,0 +1,1 @@
+"""Between text and token ids: templates, tokenizing, detokenizing. Neither mlx nor the network."""
