@@ -13,7 +13,7 @@ from bramley.worker.request import FinishReason
 from bramley.worker.text.detokenizer import Detokenizer
 from bramley.worker.text.stop_strings import StopStrings
 
-_REASONS: dict[FinishReason, types_pb2.FinishReason] = {
+_REASONS: dict[FinishReason, types_pb2.FinishReason.ValueType] = {
     "stop": types_pb2.FINISH_REASON_STOP,
     "stop_sequence": types_pb2.FINISH_REASON_STOP_SEQUENCE,
     "length": types_pb2.FINISH_REASON_LENGTH,
@@ -39,7 +39,13 @@ class Answer:
         self._stops = StopStrings(request.stop.strings, include_stop=self._include_stop)
         self._prompt_tokens = prompt_tokens
         self._tokens = 0
+        self._seated_s = 0.0
+        self._first_s = 0.0
         self.finished: generation_pb2.Finished | None = None
+
+    def seated(self, at_s: float) -> None:
+        """Note when the prefill began."""
+        self._seated_s = at_s
 
     def delta(self, tokens: Sequence[Token]) -> generation_pb2.Delta | None:
         """Take tokens, up to the one that ends the answer; None if nothing is to be sent."""
@@ -47,6 +53,7 @@ class Answer:
         text: list[str] = []
         for token in tokens:
             self._tokens += 1
+            self._first_s = self._first_s or token.at_s
             delta.token_ids.append(token.token)
             text.append(self._text(token))
             if self.finished is not None:
@@ -86,7 +93,8 @@ class Answer:
                 completion_tokens=self._tokens,
             ),
             timings=types_pb2.Timings(
-                prefill=_duration(token.prefill_s), decode=_duration(token.decode_s)
+                prefill=_duration(self._first_s - self._seated_s),
+                decode=_duration(token.at_s - self._first_s),
             ),
             lane=types_pb2.LANE_BATCHED,
         )

@@ -49,7 +49,6 @@ class Request:
         computed: tokens of the sequence whose state is written.
         output: ids generated so far; the last one's state is not written yet.
         slot: its seat, while SEATED.
-        submitted_s, seated_s, decoding_s: monotonic times; 0 until then.
     """
 
     id: str
@@ -61,9 +60,6 @@ class Request:
     computed: int = 0
     output: list[int] = field(default_factory=list[int])
     slot: int = -1
-    submitted_s: float = 0.0
-    seated_s: float = 0.0
-    decoding_s: float = 0.0
 
     def enter(self, phase: Phase) -> None:
         """Go on to ``phase``."""

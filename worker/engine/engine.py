@@ -94,7 +94,6 @@ class Engine:
         Raises:
             Overloaded: as many as may wait are waiting.
         """
-        request.submitted_s = time.monotonic()
         with self._mail:
             depth = len(self._submitted) + self.counters.waiting
             if depth >= self._limits.waiting_max:
@@ -194,32 +193,20 @@ class Engine:
                 outputs.append(Failed(request.id, EngineFault("the model gave no finite scores")))
                 continue
             if not request.output:
-                request.decoding_s = now_s
                 self.counters.prompt_tokens += 1
             request.output.append(token)
             self.counters.completion_tokens += 1
-            outputs.append(self._token(request, token, now_s))
+            ended = finish(request)
+            if ended is not None:
+                self._end(request)
+            outputs.append(Token(request.id, token, now_s, ended))
         return outputs
-
-    def _token(self, request: Request, token: int, now_s: float) -> Token:
-        ended = finish(request)
-        if ended is None:
-            return Token(request.id, token)
-        self._end(request)
-        return Token(
-            request.id,
-            token,
-            ended,
-            prefill_s=request.decoding_s - request.seated_s,
-            decode_s=now_s - request.decoding_s,
-        )
 
     def _seat(self, request: Request) -> Output:
         assert self._waiting.popleft() is request
         request.enter(Phase.SEATED)
-        request.seated_s = time.monotonic()
         self._cohort.join(self._slots.seat(request))
-        return Seated(request.id)
+        return Seated(request.id, time.monotonic())
 
     def _end(self, request: Request) -> None:
         if request.phase is Phase.WAITING:

@@ -24,6 +24,17 @@ class Executor:
         self._cohort = cohort
         self._slots = slots
 
+    def warm_up(self) -> None:
+        """Run both shapes of forward once, so that no request pays for first use."""
+        table = self._cohort.table
+        self._cohort.join(0)
+        for columns in (2, 1):
+            table.begin(range(1), columns)
+            logits = self._model(mx.zeros((1, columns), mx.int32), cache=self._cohort.layers)
+            table.commit()
+            self._cohort.evaluate(logits)
+        self._cohort.reset()
+
     def run(self, plan: StepPlan) -> StepResult:
         """Compute a plan's chunk, then its decode rows.
 

@@ -1,4 +1,7 @@
-"""What the engine tells about a request after a step: handed to the asyncio side."""
+"""What the engine tells about a request after a step: handed to the asyncio side.
+
+Times are on the monotonic clock.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +15,7 @@ class Seated:
     """It has a seat; its prefill begins."""
 
     request_id: str
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +32,8 @@ class Token:
 
     request_id: str
     token: int
+    at_s: float
     finish: Finish | None = None
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

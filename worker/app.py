@@ -1,0 +1,133 @@
+"""Puts a worker together: sockets first, then the model, then requests, then a good end."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import mlx.core as mx
+import uvloop
+from grpc_health.v1 import health_pb2
+
+from bramley.common import logs, rpc
+from bramley.common.child import Child, ChildContext, parse_context
+from bramley.common.errors import SettingsError
+from bramley.common.settings import read_json
+from bramley.protos.v1 import worker_pb2, worker_pb2_grpc
+from bramley.worker.board import Board
+from bramley.worker.engine.cohort import Cohort
+from bramley.worker.engine.engine import Engine, EngineLimits
+from bramley.worker.engine.executor import Executor
+from bramley.worker.engine.outputs import Output
+from bramley.worker.engine.slots import Slots
+from bramley.worker.loading import Loaded, load
+from bramley.worker.models.blas import Blas
+from bramley.worker.models.errors import ModelError
+from bramley.worker.server import WorkerServicer
+from bramley.worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+EXIT_BAD_SETTINGS = 2
+EXIT_BAD_MODEL = 4
+DRAIN_S = 10.0
+SERVICE = "bramley.protos.v1.WorkerService"
+
+
+def main(blas: Blas) -> int:
+    """Run one worker to its end and return the exit code."""
+    parser = argparse.ArgumentParser(prog="bramley.worker")
+    parser.add_argument("--child", required=True)
+    parser.add_argument("--settings", required=True, type=Path)
+    arguments = parser.parse_args()
+    try:
+        context = parse_context(arguments.child)
+        settings = read_json(arguments.settings, WorkerSettings)
+    except SettingsError as error:
+        logging.getLogger(__name__).critical("%s", error)
+        return EXIT_BAD_SETTINGS
+    logs.setup(f"worker/{context.name}")
+    (log.warning if blas.warning else log.info)("%s", blas.warning or f"matrices by {blas.name}")
+    uvloop.run(_serve(context, settings, blas))
+    return 0
+
+
+async def _serve(context: ChildContext, settings: WorkerSettings, blas: Blas) -> None:
+    child = Child(context)
+    server = rpc.new_server()
+    health = rpc.add_health(server)
+    await health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    worker = Worker(settings, _info(context, blas))
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(worker.servicer, server)
+    rpc.add_reflection(server, [SERVICE])
+    rpc.bind(server, context.socket)
+    await server.start()
+    child.ready({"socket": context.socket})
+    worker.engine.start()
+    stopped = asyncio.create_task(child.until_stopped())
+    await asyncio.wait([stopped, worker.loaded], return_when=asyncio.FIRST_COMPLETED)
+    if worker.loaded.done():
+        worker.servicer.serve(worker.loaded.result())
+        await health.set("", health_pb2.HealthCheckResponse.SERVING)
+    log.info("stopping: %s", await stopped)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_S):
+            await worker.servicer.drain()
+    await server.stop(0)
+    if not worker.engine.stop(DRAIN_S):
+        logging.shutdown()
+        os._exit(0)  # the engine is inside one long step, and nobody waits for it any more
+
+
+class Worker:
+    """The engine and the servicer, each told of the other. Make it on the event loop."""
+
+    def __init__(self, settings: WorkerSettings, info: worker_pb2.InfoResponse) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self.loaded: asyncio.Future[Loaded] = self._loop.create_future()
+        limits = EngineLimits(
+            max_rows=settings.max_rows,
+            waiting_max=settings.waiting_max,
+            chunk_tokens=settings.prefill_chunk_tokens,
+        )
+        self.engine = Engine(self._load, limits, self._deliver)
+        self._board = Board(self.engine.counters)
+        self.servicer = WorkerServicer(self.engine, self._board, info)
+
+    # On the engine's thread:
+
+    def _load(self, slots: Slots) -> tuple[Executor, Cohort]:
+        try:
+            executor, cohort, loaded = load(self._settings, slots, self._progress)
+        except ModelError as error:
+            log.critical("%s", error)
+            logging.shutdown()
+            os._exit(EXIT_BAD_MODEL)
+        self._loop.call_soon_threadsafe(self.loaded.set_result, loaded)
+        return executor, cohort
+
+    def _progress(self, share: float) -> None:
+        self._loop.call_soon_threadsafe(self._board.loading, share)
+
+    def _deliver(self, outputs: Sequence[Output]) -> None:
+        self._loop.call_soon_threadsafe(self.servicer.deliver, outputs)
+
+
+def _info(context: ChildContext, blas: Blas) -> worker_pb2.InfoResponse:
+    device = mx.default_device().type
+    backend = (
+        "cpu" if device == mx.DeviceType.cpu else "metal" if mx.metal.is_available() else "cuda"
+    )
+    packages = ("bramley", "mlx", "mlx-lm", "transformers", "grpcio")
+    return worker_pb2.InfoResponse(
+        model=context.name,
+        epoch=context.epoch,
+        backend=backend,
+        blas=blas.name if backend == "cpu" else "",
+        versions={package: metadata.version(package) for package in packages},
+    )

@@ -1,0 +1,68 @@
+"""What the worker tells of itself: state, limits, load; wakes those who watch."""
+
+import asyncio
+
+from bramley.protos.v1 import types_pb2, worker_pb2
+from bramley.worker.engine.engine import Counters
+
+HEARTBEAT_S = 0.5
+
+
+class Board:
+    """Written and read on the event loop only, but for the engine's own counters."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._changed = asyncio.Condition()
+        self._version = 0
+        self.state: types_pb2.ModelState.ValueType = types_pb2.MODEL_STATE_LOADING
+        self.load_progress = 0.0
+        self.limits: types_pb2.ModelLimits | None = None
+        self.revision = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken."""
+        return self.state == types_pb2.MODEL_STATE_READY
+
+    def loading(self, share: float) -> None:
+        """Note how far the model's load is, 0 to 1."""
+        self.load_progress = share
+        self.changed()
+
+    def changed(self) -> None:
+        """Wake everyone who watches; call it after any change."""
+        self._version += 1
+        self._waker = asyncio.get_running_loop().create_task(self._wake())
+
+    async def wait(self, seen: int) -> int:
+        """Wait for a change after version ``seen``, at most until the next heartbeat."""
+        try:
+            async with asyncio.timeout(HEARTBEAT_S), self._changed:
+                await self._changed.wait_for(lambda: self._version != seen)
+        except TimeoutError:
+            pass
+        return self._version
+
+    def load(self) -> worker_pb2.Load:
+        """Describe this moment."""
+        counters = self._counters
+        rate = counters.prompt_tokens / counters.prefill_s if counters.prefill_s else 0.0
+        return worker_pb2.Load(
+            state=self.state,
+            load_progress=self.load_progress,
+            steps=counters.steps,
+            requests_running=counters.running,
+            requests_waiting=counters.waiting,
+            prompt_tokens_waiting=counters.waiting_prompt_tokens,
+            prompt_tokens=counters.prompt_tokens,
+            completion_tokens=counters.completion_tokens,
+            memory_bytes=counters.active_bytes,
+            prefill_rate=rate,
+            limits=self.limits,
+            revision=self.revision,
+        )
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,106 @@
+"""Brings a model up: files to an executor on the engine's thread, tokenizer beside it."""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from bramley.common.logs import facts
+from bramley.protos.v1 import types_pb2
+from bramley.worker.cache.full import FullState
+from bramley.worker.cache.table import RowTable
+from bramley.worker.engine.cohort import Cohort
+from bramley.worker.engine.executor import Executor
+from bramley.worker.engine.slots import Slots
+from bramley.worker.intake import ModelFacts
+from bramley.worker.models.errors import ModelError
+from bramley.worker.settings import WorkerSettings
+from bramley.worker.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What the asyncio side needs of a loaded model; holds no MLX array."""
+
+    facts: ModelFacts
+    limits: types_pb2.ModelLimits
+    revision: str
+    dtype: str
+    tokenizer: Tokenizer
+
+
+def load(
+    settings: WorkerSettings, slots: Slots, progress: Callable[[float], None]
+) -> tuple[Executor, Cohort, Loaded]:
+    """Load a model; must run on the thread that will step it.
+
+    Args:
+        settings: which model, and its limits.
+        slots: the engine's seats.
+        progress: told the share that is done, 0 to 1.
+
+    Returns:
+        The executor and its cohort, warm, and what others need to know.
+
+    Raises:
+        ModelError: in one sentence why this model cannot be served.
+    """
+    # mlx-lm and transformers take 1.5 s to import: not before the sockets are bound.
+    from bramley.worker.models.mlx_lm import layer_caches, load_model  # noqa: PLC0415
+
+    started_s = time.monotonic()
+    progress(0.2)
+    folder = _folder(settings)
+    with ThreadPoolExecutor(1, "tokenizer") as beside:
+        tokenizer_loading = beside.submit(Tokenizer, folder)
+        model = load_model(folder, dequantize=mx.default_device().type == mx.DeviceType.cpu)
+        progress(0.8)
+        tokenizer = tokenizer_loading.result()
+    kinds = {layer.kind for layer in layer_caches(model.model)}
+    if kinds != {"full"}:
+        raise ModelError(f"{folder} needs state of kind {sorted(kinds - {'full'})}, not served yet")
+    table = RowTable()
+    cohort = Cohort(table, [FullState(table) for _ in layer_caches(model.model)])
+    executor = Executor(model.model, cohort, slots)
+    executor.warm_up()
+    context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
+    eos = frozenset(tokenizer.eos_token_ids)
+    log.info("loaded", extra=facts(folder=folder, seconds=f"{time.monotonic() - started_s:.2f}"))
+    return (
+        executor,
+        cohort,
+        Loaded(
+            facts=ModelFacts(
+                context_tokens=context,
+                vocabulary=model.vocabulary,
+                eos_token_ids=eos,
+                defaults=model.generation_defaults,
+            ),
+            limits=types_pb2.ModelLimits(
+                context_tokens=context,
+                vocabulary=model.vocabulary,
+                eos_token_ids=sorted(eos),
+                max_rows=settings.max_rows,
+                lane=types_pb2.LANE_BATCHED,
+                has_chat_template=tokenizer.has_chat_template,
+            ),
+            revision=model.revision,
+            dtype=model.dtype,
+            tokenizer=tokenizer,
+        ),
+    )
+
+
+def _folder(settings: WorkerSettings) -> Path:
+    path = Path(settings.path)
+    if path.suffix != ".gguf":
+        return path
+    from bramley.worker.models.gguf import import_once  # noqa: PLC0415 as above
+
+    return import_once(path, Path(settings.import_dir or path.parent))

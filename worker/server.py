@@ -1,0 +1,270 @@
+"""WorkerService: proto in, Request to the engine, its outputs back as messages.
+
+Next in the walk: worker/engine/engine.py. Runs on the event loop; MLX is the engine
+thread's, and tokenizing has a thread of its own.
+"""
+
+import asyncio
+import uuid
+from array import array
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+from google.protobuf import json_format
+
+from bramley.common import logs
+from bramley.common.errors import AlreadyExists, Draining, InvalidRequest, NotLoaded, Unsupported
+from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
+from bramley.worker import intake
+from bramley.worker.answer import Answer
+from bramley.worker.board import Board
+from bramley.worker.engine.engine import Engine
+from bramley.worker.engine.outputs import Failed, Output, Prefilled, Seated, Token
+from bramley.worker.loading import Loaded
+from bramley.worker.text.chat import render
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Inbox:
+    """What the engine said of one request, until its stream takes it."""
+
+    def __init__(self) -> None:
+        self._outputs: list[Output] = []
+        self._filled = asyncio.Event()
+
+    def put(self, output: Output) -> None:
+        """Add an output."""
+        self._outputs.append(output)
+        self._filled.set()
+
+    async def take(self) -> Sequence[Output]:
+        """Wait until there is something, and take all of it."""
+        await self._filled.wait()
+        self._filled.clear()
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """Serves one model. ``info`` is filled in once it is loaded."""
+
+    def __init__(self, engine: Engine, board: Board, info: worker_pb2.InfoResponse) -> None:
+        self._engine = engine
+        self._board = board
+        self._info = info
+        self._loaded: Loaded | None = None
+        self._inboxes: dict[str, Inbox] = {}
+        self._text = ThreadPoolExecutor(1, "text")
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def serve(self, loaded: Loaded) -> None:
+        """Take requests from now on."""
+        self._loaded = loaded
+        self._info.limits.CopyFrom(loaded.limits)
+        self._info.revision, self._info.dtype = loaded.revision, loaded.dtype
+        self._board.limits, self._board.revision = loaded.limits, loaded.revision
+        self._board.state = types_pb2.MODEL_STATE_READY
+        self._board.changed()
+
+    def deliver(self, outputs: Sequence[Output]) -> None:
+        """Hand a step's outputs to their streams; those of a stream that left are dropped."""
+        for output in outputs:
+            if inbox := self._inboxes.get(output.request_id):
+                inbox.put(output)
+
+    async def drain(self) -> int:
+        """Admit nothing more; wait for what runs, and return how many that were."""
+        running = len(self._inboxes)
+        self._board.state = types_pb2.MODEL_STATE_DRAINING
+        self._board.changed()
+        await self._idle.wait()
+        return running
+
+    async def Prepare(
+        self, request: worker_pb2.PrepareRequest, context: Context
+    ) -> worker_pb2.PrepareResponse:
+        """Tokenize and check."""
+        loaded = self._serving()
+        intake.check_fields(request.request)
+        ids = await self._tokenize(request.request)
+        return worker_pb2.PrepareResponse(
+            token_ids_le=array("I", ids).tobytes(),
+            max_tokens=intake.check_tokens(request.request, ids, loaded.facts),
+        )
+
+    async def Generate(
+        self, request: worker_pb2.WorkerServiceGenerateRequest, context: Context
+    ) -> AsyncIterator[worker_pb2.WorkerServiceGenerateResponse]:
+        """Run one prepared request; leaving the stream frees its row within a step."""
+        loaded = self._serving()
+        request_id = request.internal_id or uuid.uuid4().hex
+        logs.request_id.set(request_id)
+        prompt = array("I", request.prepared.token_ids_le)
+        intake.check_fields(request.request)
+        limit = intake.check_tokens(request.request, prompt, loaded.facts)
+        work = intake.to_request(request.request, request_id, prompt, limit, loaded.facts)
+        answer = Answer(request.request, loaded.tokenizer.detokenizer(), len(prompt))
+        inbox = self._open(request_id)
+        try:
+            self._engine.submit(work)
+            while answer.finished is None:
+                for response in _responses(await inbox.take(), answer, len(prompt)):
+                    yield response
+        finally:
+            self._engine.cancel(request_id)  # an ended one is ignored
+            self._close(request_id)
+
+    async def WatchLoad(
+        self, request: worker_pb2.WatchLoadRequest, context: Context
+    ) -> AsyncIterator[worker_pb2.WatchLoadResponse]:
+        """Tell the load at every change and heartbeat."""
+        seen = -1
+        while True:
+            seen = await self._board.wait(seen)
+            yield worker_pb2.WatchLoadResponse(load=self._board.load())
+
+    async def Info(
+        self, request: worker_pb2.InfoRequest, context: Context
+    ) -> worker_pb2.InfoResponse:
+        """Tell what this worker is."""
+        return self._info
+
+    async def Detokenize(
+        self, request: worker_pb2.WorkerServiceDetokenizeRequest, context: Context
+    ) -> worker_pb2.WorkerServiceDetokenizeResponse:
+        """Ids to text."""
+        loaded = self._serving()
+        ids = list(array("I", request.token_ids_le))
+        if wrong := [token for token in ids if token >= loaded.facts.vocabulary]:
+            raise InvalidRequest(
+                "token_ids",
+                f"id {wrong[0]} is outside the vocabulary of {loaded.facts.vocabulary}",
+            )
+        text = loaded.tokenizer.decode(ids, skip_special_tokens=request.skip_special_tokens)
+        return worker_pb2.WorkerServiceDetokenizeResponse(text=text)
+
+    async def Embed(
+        self, request: worker_pb2.WorkerServiceEmbedRequest, context: Context
+    ) -> worker_pb2.WorkerServiceEmbedResponse:
+        """Refuse: this worker has no embeddings."""
+        raise Unsupported("embeddings are not supported by this version")
+
+    async def LoadAdapter(
+        self, request: worker_pb2.WorkerServiceLoadAdapterRequest, context: Context
+    ) -> worker_pb2.WorkerServiceLoadAdapterResponse:
+        """Refuse: this worker has no adapters."""
+        raise Unsupported("adapters are not supported by this version")
+
+    async def UnloadAdapter(
+        self, request: worker_pb2.WorkerServiceUnloadAdapterRequest, context: Context
+    ) -> worker_pb2.WorkerServiceUnloadAdapterResponse:
+        """Refuse: this worker has no adapters."""
+        raise Unsupported("adapters are not supported by this version")
+
+    async def Drain(
+        self, request: worker_pb2.WorkerServiceDrainRequest, context: Context
+    ) -> worker_pb2.WorkerServiceDrainResponse:
+        """Finish what runs, admit nothing more."""
+        return worker_pb2.WorkerServiceDrainResponse(requests_finished=await self.drain())
+
+    def _serving(self) -> Loaded:
+        if self._board.state == types_pb2.MODEL_STATE_DRAINING:
+            raise Draining("this worker finishes what it has", retry_after_s=1.0)
+        if self._loaded is None:
+            raise NotLoaded("the model is being loaded", reason="MODEL_LOADING", retry_after_s=1.0)
+        return self._loaded
+
+    def _open(self, request_id: str) -> Inbox:
+        if request_id in self._inboxes:
+            raise AlreadyExists(f"request {request_id} runs already")
+        inbox = self._inboxes[request_id] = Inbox()
+        self._idle.clear()
+        self._board.changed()
+        return inbox
+
+    def _close(self, request_id: str) -> None:
+        del self._inboxes[request_id]
+        if not self._inboxes:
+            self._idle.set()
+        self._board.changed()
+
+    async def _tokenize(self, request: generation_pb2.GenerateRequest) -> Sequence[int]:
+        tokenizer = self._serving().tokenizer
+        loop = asyncio.get_running_loop()
+        match request.WhichOneof("input"):
+            case "token_ids":
+                return request.token_ids.ids
+            case "text":
+                return await loop.run_in_executor(self._text, tokenizer.encode, request.text)
+            case "chat":
+                chat = request.chat
+                messages = [_message(message) for message in chat.messages]
+                kwargs = json_format.MessageToDict(chat.template_kwargs)
+                return await loop.run_in_executor(
+                    self._text,
+                    lambda: render(
+                        tokenizer,
+                        messages,
+                        kwargs,
+                        continue_final_message=chat.continue_final_message,
+                    ),
+                )
+            case None:
+                raise InvalidRequest("input", "one of chat, text and token_ids must be set")
+
+
+def _responses(
+    outputs: Sequence[Output], answer: Answer, prompt_tokens: int
+) -> list[worker_pb2.WorkerServiceGenerateResponse]:
+    """Turn what gathered while the last message was sent into as few messages as possible."""
+    responses: list[worker_pb2.WorkerServiceGenerateResponse] = []
+    tokens: list[Token] = []
+    for output in outputs:
+        match output:
+            case Seated(at_s=at_s):
+                answer.seated(at_s)
+                started = generation_pb2.Started(
+                    prompt_tokens=prompt_tokens, cached=types_pb2.CachedTokens()
+                )
+                responses.append(worker_pb2.WorkerServiceGenerateResponse(started=started))
+            case Prefilled(tokens=done):
+                progress = generation_pb2.Progress(
+                    prompt_tokens_done=done, prompt_tokens=prompt_tokens
+                )
+                responses.append(worker_pb2.WorkerServiceGenerateResponse(progress=progress))
+            case Token():
+                tokens.append(output)
+            case Failed(error=error):
+                raise error
+    if delta := answer.delta(tokens):
+        responses.append(worker_pb2.WorkerServiceGenerateResponse(delta=delta))
+    if answer.finished is not None:
+        responses.append(worker_pb2.WorkerServiceGenerateResponse(finished=answer.finished))
+    return responses
+
+
+def _message(message: types_pb2.ChatMessage) -> dict[str, Any]:
+    """A chat message as templates expect it: content None where it was absent."""
+    parts = [part.text for part in message.parts]
+    content = "".join(parts) if parts else message.content
+    plain: dict[str, Any] = {
+        "role": message.role,
+        "content": content if parts or message.HasField("content") else None,
+    }
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments_json},
+            }
+            for call in message.tool_calls
+        ]
+    for name in ("tool_call_id", "name", "reasoning_content"):
+        if value := getattr(message, name):
+            plain[name] = value
+    return plain
