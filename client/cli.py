@@ -1,0 +1,64 @@
+"""The ``bramley`` command: composes the commands and turns every error into one line."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bramley.client.commands import models
+from bramley.client.commands.chat import chat
+from bramley.client.commands.down import down
+from bramley.client.commands.generate import generate
+from bramley.client.commands.screen import say
+from bramley.client.commands.status import status
+from bramley.client.commands.up import up
+from bramley.common.errors import BramleyError
+
+app = typer.Typer(
+    name="bramley",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for command in (up, down, status, generate, chat):
+    app.command()(command)
+app.add_typer(models.app, name="models")
+
+
+@app.callback()
+def bramley(
+    context: typer.Context,
+    state_dir: Annotated[
+        Path, typer.Option(help="Folder of the cluster's state.", file_okay=False)
+    ] = Path("~/.bramley"),
+) -> None:
+    """Serve MLX language models behind one gRPC endpoint."""
+    context.obj = state_dir.expanduser().absolute()
+
+
+def main() -> None:
+    """Run the command line.
+
+    Exit codes: 0, 2 for bad input, 130 for an interruption, 1 for everything else.
+    """
+    try:
+        app()
+    except BramleyError as error:
+        say(error.message)
+        sys.exit(2 if is_bad_input(error) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def is_bad_input(error: BramleyError) -> bool:
+    """Whether the one who typed the command has to change it."""
+    from bramley.common.status import RemoteError  # noqa: PLC0415 -- loads gRPC
+
+    code = error.status_code.name if isinstance(error, RemoteError) else error.code
+    return code in {"INVALID_ARGUMENT", "NOT_FOUND"}

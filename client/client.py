@@ -1,0 +1,132 @@
+"""The client of a router for asyncio programs."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Self, Unpack
+
+from bramley.client import replies
+from bramley.client.cluster import Model, Status
+from bramley.client.events import Completion, Event, Gathering
+from bramley.client.requests import Message, Options, generate_request, tokenize_request
+from bramley.common.rpc import open_channel
+from bramley.protos.v1 import generation_pb2, router_pb2
+from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
+
+
+class AsyncClient:
+    """Talks to one router; make it inside the event loop, and close it.
+
+    Every call may raise RemoteError (bramley.common.status), which has the status code, the
+    reason and the field at fault.
+
+    Attributes:
+        target: a gRPC target: "127.0.0.1:50051" or "unix:/path".
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self._channel = open_channel(target)
+        self._stub = RouterServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; what still streams is cancelled."""
+        await self._channel.close()
+
+    def generate(
+        self,
+        model: str,
+        prompt: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncGenerator[Event]:
+        """Stream one generation.
+
+        The call is cancelled as soon as the generator is closed or dropped. A loop that may
+        leave early closes it at a known time: ``async with aclosing(client.generate(...))``.
+
+        Returns:
+            Accepted, Started, any Progress, Deltas and Finished, in that order.
+
+        Raises:
+            InvalidRequest: at once, for what cannot be sent.
+        """
+        return self._stream(generate_request(model, prompt, options), timeout_s)
+
+    async def complete(
+        self,
+        model: str,
+        prompt: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """Wait for the whole answer; see ``generate``."""
+        gathering = Gathering()
+        request = generate_request(model, prompt, options)
+        async with aclosing(self._stream(request, timeout_s)) as events:
+            async for event in events:
+                gathering.add(event)
+        return gathering.completion()
+
+    async def list_models(self) -> list[Model]:
+        """List the models of the cluster, loaded or not."""
+        with replies.remote_errors():
+            reply = await self._stub.ListModels(router_pb2.ListModelsRequest())
+        return [replies.model(each) for each in reply.models]
+
+    async def get_model(self, name: str) -> Model:
+        """Look one model up."""
+        with replies.remote_errors():
+            reply = await self._stub.GetModel(router_pb2.GetModelRequest(model=name))
+        return replies.model(reply.model)
+
+    async def tokenize(
+        self, model: str, text: str | None = None, *, messages: Sequence[Message] | None = None
+    ) -> list[int]:
+        """Tell the ids that ``generate`` would use for the same text or messages."""
+        request = tokenize_request(model, text, messages)
+        with replies.remote_errors():
+            reply = await self._stub.Tokenize(request)
+        return list(reply.token_ids)
+
+    async def detokenize(
+        self, model: str, token_ids: Sequence[int], *, skip_special_tokens: bool = False
+    ) -> str:
+        """Tell the text of ``token_ids``."""
+        request = router_pb2.DetokenizeRequest(
+            model=model, token_ids=token_ids, skip_special_tokens=skip_special_tokens
+        )
+        with replies.remote_errors():
+            reply = await self._stub.Detokenize(request)
+        return reply.text
+
+    async def status(self) -> Status:
+        """Ask the router for its account of itself."""
+        with replies.remote_errors():
+            return replies.status(await self._stub.GetStatus(router_pb2.GetStatusRequest()))
+
+    async def abort(self, *request_ids: str, reason: str = "") -> dict[str, bool]:
+        """End requests by the caller's ids or the router's; False where none such runs."""
+        request = router_pb2.AbortRequest(request_ids=request_ids, reason=reason)
+        with replies.remote_errors():
+            reply = await self._stub.Abort(request)
+        return replies.aborted(reply)
+
+    async def _stream(
+        self, request: generation_pb2.GenerateRequest, timeout_s: float | None
+    ) -> AsyncGenerator[Event]:
+        call = self._stub.Generate(request, timeout=timeout_s)
+        try:
+            with replies.remote_errors():
+                async for response in call:
+                    if (event := replies.event(response)) is not None:
+                        yield event
+        finally:
+            call.cancel()  # gRPC does not, when its reader leaves

@@ -1,0 +1,1 @@
+"""The commands of ``bramley``, one group a file; client/cli.py composes them."""

@@ -1,0 +1,72 @@
+"""``bramley generate``: one answer, to stdout as it comes or as one JSON object."""
+
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bramley.client.commands.answer import load, stream_text
+from bramley.client.commands.connection import router
+from bramley.client.commands.screen import print_json
+from bramley.client.events import Completion
+
+if TYPE_CHECKING:
+    from bramley.client.requests import Options
+
+
+def generate(  # noqa: PLR0913 -- an option each
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="-: read it from stdin.")],
+    *,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.", min=1)] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.", min=0)] = None,
+    top_p: Annotated[float | None, typer.Option(min=0, max=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes the answer repeatable.", min=0)] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the answer.")] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--raw",
+            help="Render the prompt with the model's chat template, or send it as it is."
+            " Without either: a template where the model has one.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for the whole.", min=0)] = None,
+) -> None:
+    """Generate one answer."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    options: Options = {"stop": stop or [], "progress": sys.stderr.isatty()}
+    options["max_tokens"] = max_tokens
+    options["temperature"] = temperature
+    options["top_p"] = top_p
+    options["seed"] = seed
+    with router(context.obj) as client:
+        loaded = load(client, model)
+        if loaded.has_chat_template if chat is None else chat:
+            options["messages"] = [{"role": "user", "content": text}]
+            events = client.generate(model, timeout_s=timeout, **options)
+        else:
+            events = client.generate(model, text, timeout_s=timeout, **options)
+        with closing(events):
+            completion = stream_text(events, write=not as_json)
+    if as_json:
+        print_json(_as_json(completion))
+
+
+def _as_json(completion: Completion) -> dict[str, object]:
+    timings = completion.timings
+    return {
+        "text": completion.text,
+        "token_ids": completion.token_ids,
+        "finish_reason": completion.finish_reason,
+        "usage": completion.usage,
+        "timings": {
+            "queue_s": timings.queue_s,
+            "ttft_s": timings.ttft_s,
+            "total_s": timings.total_s,
+        },
+    }

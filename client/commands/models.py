@@ -1,0 +1,46 @@
+"""``bramley models``: what the cluster serves; ``models import`` makes a model folder of a GGUF."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bramley.client.commands.connection import router
+from bramley.client.commands.screen import fail, print_json
+from bramley.client.commands.status import show_models
+
+app = typer.Typer(help="List the cluster's models, or import one.")
+
+
+@app.callback(invoke_without_command=True)
+def models(
+    context: typer.Context,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+) -> None:
+    """List the models of the cluster."""
+    if context.invoked_subcommand is not None:
+        return
+    with router(context.obj) as client:
+        listed = client.list_models()
+    if as_json:
+        print_json(listed)
+    else:
+        show_models(listed)
+
+
+@app.command("import")
+def import_model(
+    source: Annotated[Path, typer.Argument(metavar="FILE.gguf", exists=True, dir_okay=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", file_okay=False)],
+) -> None:
+    """Make a model folder of a GGUF file. No cluster is needed."""
+    # A process of its own: only workers may load MLX.
+    command = [sys.executable, "-P", "-m", "bramley.worker.models.gguf", str(source), str(folder)]
+    ended = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)  # noqa: S603
+    if ended.returncode:
+        lines = ended.stderr.strip().splitlines() or ["the import ended without a word"]
+        fail(lines[-1], 2 if ended.returncode == 2 else 1)
+    typer.echo(f"imported {source} into {folder}")

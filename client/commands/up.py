@@ -1,0 +1,132 @@
+"""``bramley up``: becomes the supervisor, or starts one beside and waits until it serves."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bramley.client.commands.answer import SERVING
+from bramley.client.commands.screen import fail, print_addresses, progress_bar
+from bramley.client.node import NoCluster, Node, read_node
+
+if TYPE_CHECKING:
+    from bramley.client.cluster import Model
+
+_POLL_S = 0.1
+_ENDED = ("failed", "stopped")
+
+
+def up(
+    context: typer.Context,
+    settings: Annotated[
+        Path | None, typer.Argument(metavar="[cluster.toml]", help="Settings of the cluster.")
+    ] = None,
+    *,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once every model serves.")
+    ] = False,
+    grpc: Annotated[str | None, typer.Option(help="host:port for gRPC; port 0: any.")] = None,
+    http: Annotated[str | None, typer.Option(help="host:port for HTTP; port 0: any.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting.")
+    ] = None,
+) -> None:
+    """Start a cluster."""
+    state_dir: Path = context.obj
+    command = [sys.executable, "-P", "-m", "bramley.deploy"]
+    if settings is not None:
+        command.append(str(settings))
+    command += ["--state-dir", str(state_dir)]
+    for option, value in (("--grpc", grpc), ("--http", http)):
+        if value is not None:
+            command += [option, value]
+    for override in overrides or []:
+        command += ["--set", override]
+    if not detach:
+        os.execv(sys.executable, command)  # noqa: S606
+    print_addresses(_start_beside(state_dir, command).addresses)
+
+
+def _start_beside(state_dir: Path, command: Sequence[str]) -> Node:
+    """Start the supervisor in a session of its own and wait until every model serves."""
+    logs = state_dir / "logs"
+    logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = logs / "supervisor.log"
+    with log.open("ab") as output:
+        offset = output.tell()
+        supervisor = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    models: list[Model] | None = None
+    with progress_bar() as bar:
+        for models in _until_settled(state_dir, supervisor.pid):
+            if (code := supervisor.poll()) is not None:
+                last = _last_line(log, offset)
+                fail(f"{last} (the supervisor ended; its log is {log})", 2 if code == 2 else 1)
+            bar.draw(*_stage(models))
+            time.sleep(_POLL_S)
+    for model in models or []:
+        if model.state in _ENDED:
+            fail(f"model {model.name} is {model.state}: {model.reason} (the cluster runs on)")
+    return read_node(state_dir)
+
+
+def _until_settled(state_dir: Path, pid: int) -> Generator["list[Model] | None"]:
+    """Ask again and again for the models' states, until none is on its way.
+
+    Yields:
+        The models; None while the router does not answer.
+    """
+    while (node := _node_of(state_dir, pid)) is None:
+        yield None
+    from bramley.client.sync import Client  # noqa: PLC0415 -- after the supervisor was spawned
+    from bramley.common.status import RemoteError  # noqa: PLC0415
+
+    with Client(node.router) as client:
+        while True:
+            try:
+                models = client.status().models
+            except RemoteError:
+                models = None
+            yield models
+            if models is not None and not any(map(_is_on_its_way, models)):
+                return
+
+
+def _node_of(state_dir: Path, pid: int) -> Node | None:
+    """Read what the supervisor ``pid`` wrote; None before it told of the router."""
+    try:
+        node = read_node(state_dir)
+    except NoCluster:
+        return None
+    return node if node.pid == pid and node.router else None
+
+
+def _is_on_its_way(model: "Model") -> bool:
+    return model.state not in {*SERVING, *_ENDED, "unloaded"}
+
+
+def _stage(models: "list[Model] | None") -> tuple[str, float]:
+    """Tell what the progress bar shows."""
+    if not models:
+        return "starting", 0.0
+    done = [1.0 if model.state in SERVING else model.load_progress for model in models]
+    names = ", ".join(model.name for model in models if _is_on_its_way(model))
+    return f"loading {names}", sum(done) / len(done)
+
+
+def _last_line(log: Path, offset: int) -> str:
+    """Read the last line that was written after ``offset``."""
+    with log.open("rb") as written:
+        written.seek(offset)
+        lines = written.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "not a word"

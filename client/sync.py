@@ -1,0 +1,143 @@
+"""The client of a router for programs without an event loop; the twin of client.py."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Self, Unpack
+
+import grpc
+
+from bramley.client import replies
+from bramley.client.cluster import Model, Status
+from bramley.client.events import Completion, Event, Gathering
+from bramley.client.requests import Message, Options, generate_request, tokenize_request
+from bramley.common.rpc import CHANNEL_OPTIONS
+from bramley.protos.v1 import generation_pb2, router_pb2
+from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
+
+
+class Client:
+    """Talks to one router; close it. Threads may share it.
+
+    Every call may raise RemoteError (bramley.common.status), which has the status code, the
+    reason and the field at fault.
+
+    Attributes:
+        target: a gRPC target: "127.0.0.1:50051" or "unix:/path".
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._stub = RouterServiceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; what still streams is cancelled."""
+        self._channel.close()
+
+    def generate(
+        self,
+        model: str,
+        prompt: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Generator[Event]:
+        """Stream one generation.
+
+        The call is cancelled as soon as the generator is closed or dropped. A loop that may
+        leave early closes it at a known time: ``with closing(client.generate(...))``.
+
+        Returns:
+            Accepted, Started, any Progress, Deltas and Finished, in that order.
+
+        Raises:
+            InvalidRequest: at once, for what cannot be sent.
+        """
+        return self._stream(generate_request(model, prompt, options), timeout_s)
+
+    def complete(
+        self,
+        model: str,
+        prompt: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """Wait for the whole answer; see ``generate``."""
+        request = generate_request(model, prompt, options)
+        with closing(self._stream(request, timeout_s)) as events:
+            return Gathering.of(events).completion()
+
+    def list_models(self) -> list[Model]:
+        """List the models of the cluster, loaded or not."""
+        with replies.remote_errors():
+            reply = self._stub.ListModels(router_pb2.ListModelsRequest())
+        return [replies.model(each) for each in reply.models]
+
+    def get_model(self, name: str) -> Model:
+        """Look one model up."""
+        with replies.remote_errors():
+            reply = self._stub.GetModel(router_pb2.GetModelRequest(model=name))
+        return replies.model(reply.model)
+
+    def load_model(self, name: str) -> Iterator[Model]:
+        """Follow a model until it is ready or failed, and load it where it is not loaded.
+
+        Yields:
+            The model, again and again as it changes. Leaving early does not stop the load.
+        """
+        call = self._stub.LoadModel(router_pb2.LoadModelRequest(model=name))
+        try:
+            with replies.remote_errors():
+                for reply in call:
+                    yield replies.model(reply.model)
+        finally:
+            call.cancel()
+
+    def tokenize(
+        self, model: str, text: str | None = None, *, messages: Sequence[Message] | None = None
+    ) -> list[int]:
+        """Tell the ids that ``generate`` would use for the same text or messages."""
+        request = tokenize_request(model, text, messages)
+        with replies.remote_errors():
+            return list(self._stub.Tokenize(request).token_ids)
+
+    def detokenize(
+        self, model: str, token_ids: Sequence[int], *, skip_special_tokens: bool = False
+    ) -> str:
+        """Tell the text of ``token_ids``."""
+        request = router_pb2.DetokenizeRequest(
+            model=model, token_ids=token_ids, skip_special_tokens=skip_special_tokens
+        )
+        with replies.remote_errors():
+            return self._stub.Detokenize(request).text
+
+    def status(self, *, timeout_s: float | None = None) -> Status:
+        """Ask the router for its account of itself."""
+        with replies.remote_errors():
+            request = router_pb2.GetStatusRequest()
+            return replies.status(self._stub.GetStatus(request, timeout=timeout_s))
+
+    def abort(self, *request_ids: str, reason: str = "") -> dict[str, bool]:
+        """End requests by the caller's ids or the router's; False where none such runs."""
+        request = router_pb2.AbortRequest(request_ids=request_ids, reason=reason)
+        with replies.remote_errors():
+            return replies.aborted(self._stub.Abort(request))
+
+    def _stream(
+        self, request: generation_pb2.GenerateRequest, timeout_s: float | None
+    ) -> Generator[Event]:
+        call = self._stub.Generate(request, timeout=timeout_s)
+        try:
+            with replies.remote_errors():
+                for response in call:
+                    if (event := replies.event(response)) is not None:
+                        yield event
+        finally:
+            call.cancel()  # gRPC does not, when its reader leaves

@@ -1,0 +1,211 @@
+"""What both clients promise, against a scripted router on a real socket."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing, closing
+
+import grpc
+import pytest
+
+from bramley.client import AsyncClient, Client
+from bramley.client.events import Accepted, Delta, Event, Finished, Started
+from bramley.common.errors import ContextTooLong, InvalidRequest, Overloaded, WorkerLost
+from bramley.common.status import RemoteError
+from support.fake_router import MODEL, FakeRouter, Hold, answer, serving
+
+
+@pytest.fixture
+def served() -> Generator[tuple[FakeRouter, str]]:
+    with serving() as served:
+        yield served
+
+
+@pytest.fixture
+def router(served: tuple[FakeRouter, str]) -> FakeRouter:
+    return served[0]
+
+
+@pytest.fixture
+def client(served: tuple[FakeRouter, str]) -> Generator[Client]:
+    with Client(served[1]) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(served: tuple[FakeRouter, str]) -> AsyncGenerator[AsyncClient]:
+    async with AsyncClient(served[1]) as client:
+        yield client
+
+
+def check_hello(events: list[Event]) -> None:
+    assert [type(event) for event in events] == [Accepted, Started, Delta, Delta, Finished]
+    assert [event.text for event in events if isinstance(event, Delta)] == ["Hel", "lo"]
+    last = events[-1]
+    assert isinstance(last, Finished)
+    assert (last.reason, last.matched) == ("stop", 2)
+
+
+def test_events_come_in_order(client: Client) -> None:
+    check_hello(list(client.generate(MODEL, "hi")))
+
+
+async def test_events_come_in_order_to_asyncio(async_client: AsyncClient) -> None:
+    check_hello([event async for event in async_client.generate(MODEL, "hi")])
+
+
+def test_events_come_as_they_are_sent(router: FakeRouter, client: Client) -> None:
+    router.script = [*answer("first")[:3], Hold()]
+    with closing(client.generate(MODEL, "hi")) as events:
+        taken = [next(events) for _ in range(3)]
+    assert isinstance(taken[-1], Delta)
+
+
+def test_completion_holds_the_whole_answer(client: Client) -> None:
+    completion = client.complete(MODEL, "hi")
+    assert completion.text == "Hello"
+    assert completion.token_ids == [100, 101]
+    assert completion.finish_reason == "stop"
+    assert completion.request_id == "r-1"
+    assert completion.usage.cached_tokens == {"parked": 1, "ram": 2, "ssd": 0}
+    assert (completion.timings.queue_s, completion.timings.total_s) == (0.25, 1.5)
+
+
+async def test_completion_is_the_same_for_asyncio(
+    client: Client, async_client: AsyncClient
+) -> None:
+    assert await async_client.complete(MODEL, "hi") == client.complete(MODEL, "hi")
+
+
+def test_closing_the_stream_cancels_the_call(router: FakeRouter, client: Client) -> None:
+    router.script = [*answer("first")[:3], Hold()]
+    with closing(client.generate(MODEL, "hi")) as events:
+        next(events)
+    assert router.cancelled.wait(5)
+
+
+def test_dropping_the_stream_cancels_the_call(router: FakeRouter, client: Client) -> None:
+    router.script = [*answer("first")[:3], Hold()]
+    for _ in client.generate(MODEL, "hi"):
+        break
+    assert router.cancelled.wait(5)
+
+
+async def test_closing_the_stream_cancels_the_asyncio_call(
+    router: FakeRouter, async_client: AsyncClient
+) -> None:
+    router.script = [*answer("first")[:3], Hold()]
+    async with aclosing(async_client.generate(MODEL, "hi")) as events:
+        await anext(events)
+    assert await asyncio.to_thread(router.cancelled.wait, 5)
+
+
+async def test_dropping_the_stream_cancels_the_asyncio_call(
+    router: FakeRouter, async_client: AsyncClient
+) -> None:
+    router.script = [*answer("first")[:3], Hold()]
+    async for _ in async_client.generate(MODEL, "hi"):
+        break
+    assert await asyncio.to_thread(router.cancelled.wait, 5)
+
+
+async def test_cancelling_the_task_cancels_the_asyncio_call(
+    router: FakeRouter, async_client: AsyncClient
+) -> None:
+    router.script = [Hold()]
+    task = asyncio.create_task(async_client.complete(MODEL, "hi"))
+    await asyncio.to_thread(router.asked.wait, 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.to_thread(router.cancelled.wait, 5)
+
+
+def test_error_keeps_its_reason_facts_and_retry_time(router: FakeRouter, client: Client) -> None:
+    router.script = [Overloaded("full", facts={"depth": 3}, retry_after_s=1.5)]
+    with pytest.raises(RemoteError) as caught:
+        client.complete(MODEL, "hi")
+    error = caught.value
+    assert error.status_code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (error.reason, error.facts, error.retry_after_s) == ("QUEUE_FULL", {"depth": "3"}, 1.5)
+
+
+async def test_error_names_the_field_to_asyncio(
+    router: FakeRouter, async_client: AsyncClient
+) -> None:
+    router.script = [ContextTooLong("text", prompt=9, max_tokens=1, limit=8)]
+    with pytest.raises(RemoteError) as caught:
+        await async_client.complete(MODEL, "hi")
+    assert caught.value.field == "text"
+    assert caught.value.reason == "CONTEXT_LENGTH_EXCEEDED"
+
+
+def test_error_in_mid_stream_comes_after_what_was_sent(router: FakeRouter, client: Client) -> None:
+    router.script = [*answer("first")[:3], WorkerLost("gone", facts={"tokens_sent": 1})]
+    seen: list[Event] = []
+    with pytest.raises(RemoteError) as caught:
+        seen.extend(client.generate(MODEL, "hi"))
+    assert caught.value.facts == {"tokens_sent": "1"}
+
+
+def test_absent_router_is_unavailable() -> None:
+    with Client("unix:/nonexistent/r.sock") as client, pytest.raises(RemoteError) as caught:
+        client.list_models()
+    assert caught.value.status_code is grpc.StatusCode.UNAVAILABLE
+
+
+def test_timeout_reaches_the_router(router: FakeRouter, client: Client) -> None:
+    router.script = [Hold()]
+    with pytest.raises(RemoteError) as caught:
+        client.complete(MODEL, "hi", timeout_s=0.3)
+    assert caught.value.status_code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert router.time_remaining_s is not None
+    assert router.time_remaining_s <= 0.3
+
+
+def test_options_reach_the_router(router: FakeRouter, client: Client) -> None:
+    client.complete(
+        MODEL,
+        messages=[{"role": "user", "content": "hi"}],
+        max_tokens=7,
+        temperature=0.0,
+        seed=2**63,
+        stop="END",
+        ignore_eos=True,
+        request_id="mine",
+    )
+    (request,) = router.requests
+    assert request.chat.messages[0].content == "hi"
+    assert (request.stop.max_tokens, request.stop.ignore_eos) == (7, True)
+    assert list(request.stop.strings) == ["END"]
+    assert request.sampling.HasField("temperature")
+    assert not request.sampling.HasField("top_p")
+    assert (request.sampling.seed, request.request_id) == (2**63, "mine")
+
+
+def test_invalid_request_is_raised_before_the_first_event(client: Client) -> None:
+    with pytest.raises(InvalidRequest):
+        client.generate(MODEL)
+
+
+def test_models_status_and_abort_are_plain_values(client: Client) -> None:
+    (model,) = client.list_models()
+    assert model == client.get_model(MODEL)
+    assert (model.state, model.context_tokens, model.has_chat_template) == ("ready", 2048, True)
+    status = client.status()
+    assert (status.version, status.epoch, status.uptime_s) == ("1.2.3", 7, 60.0)
+    assert client.abort("r-1", "r-2") == {"r-1": True, "r-2": False}
+
+
+async def test_asyncio_models_status_and_abort_are_the_same(
+    client: Client, async_client: AsyncClient
+) -> None:
+    assert await async_client.list_models() == client.list_models()
+    assert await async_client.get_model(MODEL) == client.get_model(MODEL)
+    assert await async_client.status() == client.status()
+    assert await async_client.abort("r-1") == client.abort("r-1")
+
+
+async def test_tokens_and_text_are_told_by_both(client: Client, async_client: AsyncClient) -> None:
+    ids = client.tokenize(MODEL, "hey")
+    assert ids == await async_client.tokenize(MODEL, messages=[{"role": "user", "content": "hey"}])
+    assert client.detokenize(MODEL, ids) == await async_client.detokenize(MODEL, ids) == "hey"

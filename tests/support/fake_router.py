@@ -1,0 +1,214 @@
+"""A router that plays a script: RouterService and NodeService on real sockets, in threads."""
+
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import msgspec
+from google.protobuf.duration_pb2 import Duration
+from typing_extensions import override
+
+from bramley.common.errors import BramleyError, UnknownResource
+from bramley.common.status import to_status
+from bramley.protos.v1 import generation_pb2, node_pb2, node_pb2_grpc, router_pb2, types_pb2
+from bramley.protos.v1.router_pb2_grpc import (
+    RouterServiceServicer,
+    add_RouterServiceServicer_to_server,
+)
+
+MODEL = "fake"
+Context = grpc.ServicerContext
+
+
+class Hold:
+    """In a script: send nothing more until the client has left."""
+
+
+Step = router_pb2.GenerateResponse | BramleyError | Hold
+
+
+def answer(*texts: str, prompt_tokens: int = 5) -> list[Step]:
+    """Script a whole good answer: a Delta of one token for each text."""
+    steps: list[Step] = [
+        router_pb2.GenerateResponse(accepted=generation_pb2.Accepted(request_id="r-1")),
+        router_pb2.GenerateResponse(
+            started=generation_pb2.Started(prompt_tokens=prompt_tokens, worker=MODEL)
+        ),
+    ]
+    for position, text in enumerate(texts):
+        delta = generation_pb2.Delta(
+            seq_no=position, token_ids=[100 + position], text=text, completion_tokens=position + 1
+        )
+        steps.append(router_pb2.GenerateResponse(delta=delta))
+    finished = generation_pb2.Finished(
+        reason=types_pb2.FINISH_REASON_STOP,
+        stop_token_id=2,
+        usage=types_pb2.Usage(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=len(texts),
+            cached=types_pb2.CachedTokens(parked=1, ram=2),
+        ),
+        timings=types_pb2.Timings(
+            queue=Duration(nanos=250_000_000),
+            ttft=Duration(nanos=500_000_000),
+            total=Duration(seconds=1, nanos=500_000_000),
+        ),
+    )
+    return [*steps, router_pb2.GenerateResponse(finished=finished)]
+
+
+def ready_model() -> router_pb2.Model:
+    """Describe a model that serves."""
+    return router_pb2.Model(
+        name=MODEL,
+        state=types_pb2.MODEL_STATE_READY,
+        revision="abc",
+        load_progress=1.0,
+        memory_bytes=1 << 20,
+        limits=types_pb2.ModelLimits(context_tokens=2048, max_rows=8, has_chat_template=True),
+    )
+
+
+class FakeRouter(RouterServiceServicer):
+    """Plays ``script`` for each Generate and remembers what it was asked.
+
+    Attributes:
+        cancelled: set when a client left before the end of its script.
+        loading: what LoadModel streams.
+    """
+
+    def __init__(self) -> None:
+        self.script: Sequence[Step] = answer("Hel", "lo")
+        self.model = ready_model()
+        self.loading: list[router_pb2.Model] = []
+        self.requests: list[generation_pb2.GenerateRequest] = []
+        self.time_remaining_s: float | None = None
+        self.asked = threading.Event()
+        self.cancelled = threading.Event()
+
+    @override
+    def Generate(
+        self, request: generation_pb2.GenerateRequest, context: Context
+    ) -> Iterator[router_pb2.GenerateResponse]:
+        self.requests.append(request)
+        self.asked.set()
+        self.time_remaining_s = context.time_remaining()
+        left = threading.Event()
+        context.add_callback(left.set)
+        for step in self.script:
+            if isinstance(step, BramleyError):
+                context.abort_with_status(to_status(step))
+            elif isinstance(step, Hold):
+                left.wait(10)
+                self.cancelled.set()
+                return
+            else:
+                yield step
+
+    @override
+    def ListModels(
+        self, request: router_pb2.ListModelsRequest, context: Context
+    ) -> router_pb2.ListModelsResponse:
+        return router_pb2.ListModelsResponse(models=[self.model])
+
+    @override
+    def GetModel(
+        self, request: router_pb2.GetModelRequest, context: Context
+    ) -> router_pb2.GetModelResponse:
+        if request.model != self.model.name:
+            context.abort_with_status(to_status(UnknownResource("model", request.model)))
+        return router_pb2.GetModelResponse(model=self.model)
+
+    @override
+    def LoadModel(
+        self, request: router_pb2.LoadModelRequest, context: Context
+    ) -> Iterator[router_pb2.LoadModelResponse]:
+        for model in self.loading:
+            yield router_pb2.LoadModelResponse(model=model)
+
+    @override
+    def Tokenize(
+        self, request: router_pb2.TokenizeRequest, context: Context
+    ) -> router_pb2.TokenizeResponse:
+        text = request.text or "".join(turn.content for turn in request.chat.messages)
+        return router_pb2.TokenizeResponse(token_ids=text.encode())
+
+    @override
+    def Detokenize(
+        self, request: router_pb2.DetokenizeRequest, context: Context
+    ) -> router_pb2.DetokenizeResponse:
+        return router_pb2.DetokenizeResponse(text=bytes(request.token_ids).decode())
+
+    @override
+    def GetStatus(
+        self, request: router_pb2.GetStatusRequest, context: Context
+    ) -> router_pb2.GetStatusResponse:
+        return router_pb2.GetStatusResponse(
+            version="1.2.3", epoch=7, uptime=Duration(seconds=60), models=[self.model]
+        )
+
+    @override
+    def Abort(self, request: router_pb2.AbortRequest, context: Context) -> router_pb2.AbortResponse:
+        aborted = router_pb2.AbortResponse.RESULT_ABORTED
+        unknown = router_pb2.AbortResponse.RESULT_NOT_FOUND
+        results = {each: aborted if each == "r-1" else unknown for each in request.request_ids}
+        return router_pb2.AbortResponse(results=results)
+
+
+class FakeNode(node_pb2_grpc.NodeServiceServicer):
+    """Tells of one router process."""
+
+    @override
+    def Watch(
+        self, request: node_pb2.WatchRequest, context: Context
+    ) -> Iterator[node_pb2.WatchResponse]:
+        process = node_pb2.Process(
+            role="router",
+            name="router",
+            pid=4242,
+            state=node_pb2.PROCESS_STATE_RUNNING,
+            epoch=3,
+            address="unix:/r.sock",
+            restarts=1,
+            last_exit="signal SIGKILL",
+        )
+        yield node_pb2.WatchResponse(epoch=9, processes=[process])
+        left = threading.Event()
+        context.add_callback(left.set)
+        left.wait(10)
+
+
+@contextmanager
+def serving() -> Generator[tuple[FakeRouter, str]]:
+    """Serve a FakeRouter and a FakeNode; what they lack is UNIMPLEMENTED.
+
+    Yields:
+        The router, and the gRPC target of both.
+    """
+    router = FakeRouter()  # pyright: ignore[reportAbstractUsage]
+    node = FakeNode()  # pyright: ignore[reportAbstractUsage]
+    server = grpc.server(ThreadPoolExecutor(8))
+    add_RouterServiceServicer_to_server(router, server)
+    node_pb2_grpc.add_NodeServiceServicer_to_server(node, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield router, f"127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
+
+
+def write_state(state_dir: Path, *, router: str, node: str) -> None:
+    """Write the ``node.json`` of a cluster at these targets."""
+    content = {
+        "run_dir": str(state_dir),
+        "node": node,
+        "addresses": {"grpc": router, "http": "127.0.0.1:9", "socket": router},
+        "pid": 1,
+        "epoch": 9,
+    }
+    state_dir.mkdir(parents=True, exist_ok=True)
+    (state_dir / "node.json").write_bytes(msgspec.json.encode(content))

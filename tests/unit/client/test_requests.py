@@ -1,0 +1,64 @@
+"""Keywords that cannot be sent are refused by the name of their field."""
+
+import pytest
+
+from bramley.client.requests import Options, generate_request, tokenize_request
+from bramley.common.errors import InvalidRequest
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"seed": -1}, "sampling.seed"),
+        ({"top_k": 2**40}, "sampling.top_k"),
+        ({"temperature": "hot"}, "sampling.temperature"),
+        ({"max_tokens": 2**31}, "stop.max_tokens"),
+        ({"stop": [3]}, "stop.strings"),
+        ({"request_id": "\ud800"}, "request_id"),
+    ],
+)
+def test_unsendable_option_is_refused_by_name(options: Options, field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        generate_request("m", "hi", options)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("ids", [[-1], [2**32], ["a"]])
+def test_unsendable_token_id_is_refused(ids: list[int]) -> None:
+    with pytest.raises(InvalidRequest, match=r"^token_ids: "):
+        generate_request("m", None, {"token_ids": ids})
+
+
+def test_turn_without_content_is_refused_by_its_place() -> None:
+    turns: list[dict[str, str]] = [{"role": "user", "content": "hi"}, {"role": "user"}]
+    with pytest.raises(InvalidRequest, match=r"chat.messages\[1\]: lacks 'content'"):
+        generate_request("m", None, {"messages": turns})  # pyright: ignore[reportArgumentType]
+
+
+def test_text_that_is_not_unicode_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"^text: "):
+        generate_request("m", "\ud800", {})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options"),
+    [(None, {}), ("hi", {"token_ids": [1]}), ("", {"messages": []})],
+)
+def test_exactly_one_input_is_demanded(prompt: str | None, options: Options) -> None:
+    with pytest.raises(InvalidRequest, match=r"^input: "):
+        generate_request("m", prompt, options)
+
+
+def test_tokenize_demands_exactly_one_input() -> None:
+    with pytest.raises(InvalidRequest, match=r"^input: "):
+        tokenize_request("m", None, None)
+
+
+def test_empty_prompt_is_an_input() -> None:
+    assert generate_request("m", "", {}).WhichOneof("input") == "text"
+
+
+def test_absent_options_are_absent_on_the_wire() -> None:
+    request = generate_request("m", "hi", {"max_tokens": None, "temperature": None})
+    assert not request.HasField("sampling")
+    assert not request.stop.HasField("max_tokens")
