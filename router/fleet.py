@@ -1,0 +1,181 @@
+"""What is known of each model's worker: ``apply(view, event) -> view`` (pure).
+
+News comes from two sides: the node tells of processes, the worker itself of its load. Both
+name an incarnation by its epoch, and an older one's news never overwrites a newer one's.
+"""
+
+from dataclasses import dataclass, replace
+
+from bramley.common.ids import ModelName
+from bramley.protos.v1 import node_pb2, types_pb2, worker_pb2
+
+CRASH_LOOP_STARTS = 3
+
+State = types_pb2.ModelState.ValueType
+_SERVING = (types_pb2.MODEL_STATE_READY, types_pb2.MODEL_STATE_DEGRADED)
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """One model's worker as the router sees it.
+
+    Attributes:
+        process: UNSPECIFIED until the node has told of it.
+        restarts: by the node's count.
+        restarts_when_ready: that count when it was last ready: the rest are failed starts.
+        refusal: why the node does not start it; empty if it does.
+        load: the newest report of this epoch; None before the first, and when the stream of
+            reports broke.
+        limits: of the newest worker that was ready, this epoch's or an older one's.
+    """
+
+    model: ModelName
+    epoch: int = 0
+    process: node_pb2.ProcessState.ValueType = node_pb2.PROCESS_STATE_UNSPECIFIED
+    address: str = ""
+    last_exit: str = ""
+    restarts: int = 0
+    restarts_when_ready: int = 0
+    refusal: str = ""
+    load: worker_pb2.Load | None = None
+    limits: types_pb2.ModelLimits | None = None
+    revision: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process runs and said where."""
+        return self.process == node_pb2.PROCESS_STATE_RUNNING and bool(self.address)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests may be sent to it now."""
+        return self.is_running and self.load is not None and self.load.state in _SERVING
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether waiting for it is in vain: it keeps crashing, or nobody starts it."""
+        if self.refusal:
+            return True
+        if self.load is not None and self.load.state == types_pb2.MODEL_STATE_FAILED:
+            return True
+        failed_starts = self.restarts - self.restarts_when_ready
+        return failed_starts >= CRASH_LOOP_STARTS and not self.is_ready
+
+    @property
+    def state(self) -> State:
+        """What clients are told."""
+        if self.is_failed or self.process == node_pb2.PROCESS_STATE_BACKOFF:
+            return types_pb2.MODEL_STATE_FAILED
+        if self.process == node_pb2.PROCESS_STATE_STOPPING:
+            return types_pb2.MODEL_STATE_DRAINING
+        if self.load is None or not self.is_running:
+            return types_pb2.MODEL_STATE_STARTING
+        return self.load.state or types_pb2.MODEL_STATE_STARTING
+
+    @property
+    def reason(self) -> str:
+        """Why, when the state is FAILED."""
+        if self.state != types_pb2.MODEL_STATE_FAILED:
+            return ""
+        return self.refusal or self.last_exit or "its worker could not load the model"
+
+    @property
+    def requests_running(self) -> int:
+        """By its own last report."""
+        return self.load.requests_running if self.load else 0
+
+    @property
+    def requests_waiting(self) -> int:
+        """By its own last report."""
+        return self.load.requests_waiting if self.load else 0
+
+
+@dataclass(frozen=True)
+class ProcessSeen:
+    """The node tells of the worker's process."""
+
+    process: node_pb2.Process
+
+
+@dataclass(frozen=True)
+class ProcessGone:
+    """The node tells of its processes, and this worker's is not among them."""
+
+
+@dataclass(frozen=True)
+class StartRefused:
+    """The node will not start it."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class StartTaken:
+    """The node takes it on."""
+
+
+@dataclass(frozen=True)
+class LoadSeen:
+    """The worker of ``epoch`` reports."""
+
+    epoch: int
+    load: worker_pb2.Load
+
+
+@dataclass(frozen=True)
+class LoadLost:
+    """The worker of ``epoch`` has stopped reporting."""
+
+    epoch: int
+
+
+Event = ProcessSeen | ProcessGone | StartRefused | StartTaken | LoadSeen | LoadLost
+
+
+def apply(view: WorkerView, event: Event) -> WorkerView:
+    """Take one piece of news into a view."""
+    match event:
+        case ProcessSeen(process):
+            return _process_seen(view, process)
+        case ProcessGone():
+            return replace(view, process=node_pb2.PROCESS_STATE_UNSPECIFIED, address="", load=None)
+        case StartRefused(reason):
+            return replace(view, refusal=reason)
+        case StartTaken():
+            return replace(view, refusal="")
+        case LoadSeen(epoch, load):
+            return _load_seen(view, load) if epoch == view.epoch else view
+        case LoadLost(epoch):
+            return replace(view, load=None) if epoch == view.epoch else view
+
+
+def _process_seen(view: WorkerView, process: node_pb2.Process) -> WorkerView:
+    if process.epoch < view.epoch:
+        return view
+    # The count at first sight, and one that a new supervisor started afresh, is no failure.
+    known = view.process != node_pb2.PROCESS_STATE_UNSPECIFIED
+    baseline = min(view.restarts_when_ready, process.restarts) if known else process.restarts
+    same = process.epoch == view.epoch and process.state == node_pb2.PROCESS_STATE_RUNNING
+    return replace(
+        view,
+        epoch=process.epoch,
+        process=process.state,
+        address=process.address,
+        last_exit=process.last_exit,
+        restarts=process.restarts,
+        restarts_when_ready=baseline,
+        load=view.load if same else None,
+    )
+
+
+def _load_seen(view: WorkerView, load: worker_pb2.Load) -> WorkerView:
+    if load.state not in _SERVING:
+        return replace(view, load=load)
+    limits = load.limits if load.HasField("limits") else view.limits
+    return replace(
+        view,
+        load=load,
+        limits=limits,
+        revision=load.revision or view.revision,
+        restarts_when_ready=view.restarts,
+    )

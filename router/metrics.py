@@ -1,0 +1,92 @@
+"""Every metric of the router, in one table; children are bound once for each model."""
+
+from importlib.metadata import version
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from bramley.common.ids import ModelName
+from bramley.protos.v1 import types_pb2
+
+_SHORT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_LONG_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+# name, kind, help, labels after "model", buckets
+TABLE: tuple[tuple[str, Any, str, tuple[str, ...], tuple[float, ...]], ...] = (
+    ("requests_total", Counter, "Generate calls that ended", ("code", "finish"), ()),
+    ("requests_in_flight", Gauge, "Requests with a place on a worker", (), ()),
+    ("queue_depth", Gauge, "Requests that wait for a worker or their turn", (), ()),
+    ("queue_wait_seconds", Histogram, "Received to handed to a worker", (), _SHORT_S),
+    ("time_to_first_token_seconds", Histogram, "Received to the first Delta sent", (), _LONG_S),
+    ("request_duration_seconds", Histogram, "Received to ended", (), _LONG_S),
+    ("prompt_tokens_total", Counter, "Prompt tokens of requests that started", (), ()),
+    ("generated_tokens_total", Counter, "Tokens received from workers", (), ()),
+    ("cancellations_total", Counter, "Requests that were cut short", ("source",), ()),
+    ("worker_state", Gauge, "1 for the state that the model is in", ("state",), ()),
+    ("worker_restarts_total", Counter, "Restarts of the model's worker", (), ()),
+)
+PREFIX = "bramley_router_"
+SOURCES = ("client", "abort")
+_STATES = [name.removeprefix("MODEL_STATE_") for name in types_pb2.ModelState.keys()[1:]]
+_FINISHES: dict[int, str] = {
+    number: name.removeprefix("FINISH_REASON_").lower()
+    for name, number in types_pb2.FinishReason.items()
+}
+
+
+class ModelMetrics:
+    """The metrics of one model, bound to its name."""
+
+    def __init__(self, metrics: dict[str, Any], model: str) -> None:
+        def bound(name: str) -> Any:  # noqa: ANN401
+            return metrics[name].labels(model)
+
+        self._requests = metrics["requests_total"]
+        self._model = model
+        self.in_flight: Gauge = bound("requests_in_flight")
+        self.queue_depth: Gauge = bound("queue_depth")
+        self.queue_wait: Histogram = bound("queue_wait_seconds")
+        self.ttft: Histogram = bound("time_to_first_token_seconds")
+        self.duration: Histogram = bound("request_duration_seconds")
+        self.prompt_tokens: Counter = bound("prompt_tokens_total")
+        self.generated_tokens: Counter = bound("generated_tokens_total")
+        self.restarts: Counter = bound("worker_restarts_total")
+        self.cancellations: dict[str, Counter] = {
+            source: metrics["cancellations_total"].labels(model, source) for source in SOURCES
+        }
+        self._states: dict[str, Gauge] = {
+            state: metrics["worker_state"].labels(model, state) for state in _STATES
+        }
+
+    def ended(self, code: str, finish: int) -> None:
+        """Count a request by its status code and the reason of its last Finished, or 0."""
+        self._requests.labels(self._model, code, _FINISHES[finish] if finish else "none").inc()
+
+    def set_state(self, state: types_pb2.ModelState.ValueType) -> None:
+        """Show the state the model is in."""
+        current = types_pb2.ModelState.Name(state).removeprefix("MODEL_STATE_")
+        for name, gauge in self._states.items():
+            gauge.set(name == current)
+
+
+class Metrics:
+    """The router's metrics, with a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._metrics: dict[str, Any] = {}
+        for name, kind, text, labels, buckets in TABLE:
+            more: dict[str, Any] = {"buckets": buckets} if buckets else {}
+            self._metrics[name] = kind(
+                PREFIX + name, text, ("model", *labels), registry=self.registry, **more
+            )
+        info = Gauge(PREFIX + "build_info", "Always 1", ("version",), registry=self.registry)
+        info.labels(version("bramley")).set(1)
+
+    def of_model(self, model: ModelName) -> ModelMetrics:
+        """Bind the metrics of a model that the settings name."""
+        return ModelMetrics(self._metrics, model)
+
+    def refused(self, code: str) -> None:
+        """Count a request that named no model of ours: its name is no label."""
+        self._metrics["requests_total"].labels("", code, "none").inc()

@@ -1,0 +1,59 @@
+"""One stream's messages between the task that makes them and the one that sends them.
+
+One producer, one consumer. Deltas that nobody has fetched yet are joined.
+"""
+
+import asyncio
+from collections import deque
+
+from bramley.protos.v1 import generation_pb2
+from bramley.router import coalesce
+
+Event = (
+    generation_pb2.Accepted
+    | generation_pb2.Started
+    | generation_pb2.Progress
+    | generation_pb2.Delta
+    | generation_pb2.Finished
+)
+
+
+class Outbox:
+    """A queue that the producer never waits for.
+
+    Args:
+        tokens_max: tokens in one Delta at most, where it is joined of several; 0 for any number.
+    """
+
+    def __init__(self, tokens_max: int) -> None:
+        self._tokens_max = tokens_max
+        self._events: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+        self._is_closed = False
+
+    def put(self, event: Event) -> None:
+        """Add an event, or join a Delta to the last one."""
+        last = self._events[-1] if self._events else None
+        if (
+            isinstance(last, generation_pb2.Delta)
+            and isinstance(event, generation_pb2.Delta)
+            and coalesce.can_join(last, event, self._tokens_max)
+        ):
+            coalesce.join(last, event)
+            return
+        self._events.append(event)
+        self._arrived.set()
+
+    def close(self) -> None:
+        """Say that nothing more comes."""
+        self._is_closed = True
+        self._arrived.set()
+
+    async def get(self) -> Event | None:
+        """Wait for the next event; None once all were fetched and nothing more comes."""
+        while not self._events:
+            if self._is_closed:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._events.popleft()

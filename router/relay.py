@@ -1,0 +1,293 @@
+"""One request's stream: prepare, wait, hand to a worker, forward, end exactly once.
+
+A task makes the answer and puts it in the outbox; the handler's generator sends it. So a slow
+client holds no place on a worker, and Abort or a client that leaves ends the task wherever it
+is. Nothing is sent to a second worker once it was accepted. What the worker does with it is
+in worker/server.py: the next file of a request's way.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+from bramley.common.errors import BramleyError, Draining, WorkerLost
+from bramley.common.logs import facts
+from bramley.common.status import RemoteError
+from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2, worker_pb2
+from bramley.router.fleet import WorkerView
+from bramley.router.gate import Gate, Place, within
+from bramley.router.metrics import ModelMetrics
+from bramley.router.outbox import Event, Outbox
+from bramley.router.requests import InFlight
+
+if TYPE_CHECKING:
+    from bramley.protos.v1.worker_pb2_grpc import WorkerServiceAsyncStub
+
+log = logging.getLogger(__name__)
+
+PREPARE_ATTEMPTS = 2
+SHORT_CALL_S = 30.0
+RETRY_AFTER_S = 1.0
+_LOST = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
+)
+
+
+class StubOf(Protocol):
+    """Gives the client of a ready worker."""
+
+    def __call__(self, view: WorkerView) -> "WorkerServiceAsyncStub":
+        """Answer with the client of that incarnation."""
+        ...
+
+
+def is_lost(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the transport failed, rather than the worker answering with an error."""
+    told = any(key == "grpc-status-details-bin" for key, _ in error.trailing_metadata() or ())
+    return error.code() in _LOST and not told
+
+
+def bounded_s(remaining_s: float | None) -> float:
+    """Bound a short call to a worker by what remains of its client's time, if that is bounded."""
+    return SHORT_CALL_S if remaining_s is None else min(remaining_s, SHORT_CALL_S)
+
+
+def _is_draining(error: grpc.aio.AioRpcError) -> bool:
+    return RemoteError(error).reason == Draining.default_reason
+
+
+class Relay:
+    """One accepted call of Generate.
+
+    Args:
+        request: as the client sent it.
+        entry: of the registry.
+        gate: of the model.
+        stub_of: a worker's client.
+        wait_max_s: longest wait for a worker and a turn.
+        time_remaining: until the client's deadline; None without one.
+        metrics: of the model.
+
+    Attributes:
+        tokens_sent: put on the client's stream so far.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        request: generation_pb2.GenerateRequest,
+        *,
+        entry: InFlight,
+        gate: Gate,
+        stub_of: StubOf,
+        wait_max_s: float,
+        time_remaining: Callable[[], float | None],
+        metrics: ModelMetrics,
+    ) -> None:
+        self._request = request
+        self._entry = entry
+        self._gate = gate
+        self._stub_of = stub_of
+        self._wait_max_s = wait_max_s
+        self._time_remaining = time_remaining
+        self._metrics = metrics
+        self._outbox = Outbox(request.stream.max_tokens_per_message)
+        self._clock = asyncio.get_running_loop().time
+        self._received_s = self._clock()
+        self._queue_s = 0.0
+        self._ttft_s = 0.0
+        self._seq_no = 0
+        self._finish = 0
+        self._is_accepted = False
+        count = request.n if request.HasField("n") else 1
+        self._usage = {index: types_pb2.Usage() for index in range(max(count, 1))}
+        self._unfinished = set(self._usage)
+
+    @property
+    def tokens_sent(self) -> int:
+        """Tokens of all indexes so far."""
+        return sum(usage.completion_tokens for usage in self._usage.values())
+
+    async def responses(self) -> AsyncGenerator[router_pb2.GenerateResponse]:
+        """Produce the client's stream.
+
+        Yields:
+            Its messages, each of an accepted index's ones up to its Finished.
+
+        Raises:
+            BramleyError: it ends with this status.
+        """
+        with self._counted():
+            task = self._entry.task = asyncio.create_task(self._produce())
+            try:
+                while (event := await self._outbox.get()) is not None:
+                    yield self._sent(event)
+                await asyncio.wait([task])
+                if not (task.cancelled() and self._entry.is_aborted):
+                    task.result()
+                    return
+                for event in self._aborted():
+                    yield self._sent(event)
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def _produce(self) -> None:
+        try:
+            with self._gate.enter(self._entry.id) as place:
+                prepared = await self._prepare(place)
+                place.compete()
+                accepted = generation_pb2.Accepted(
+                    request_id=self._entry.id, queue_position=place.position
+                )
+                self._outbox.put(accepted)
+                async with within(self._gate, self._wait_max_s, self._received_s):
+                    view = await place.turn()
+                self._queue_s = self._clock() - self._received_s
+                self._metrics.queue_wait.observe(self._queue_s)
+                await self._forward(view, prepared)
+        finally:
+            self._outbox.close()
+
+    async def _prepare(self, place: Place) -> worker_pb2.PrepareResponse:
+        question = worker_pb2.PrepareRequest(request=self._request)
+        after_epoch = -1
+        attempts_left = PREPARE_ATTEMPTS
+        while True:
+            async with within(self._gate, self._wait_max_s, self._received_s):
+                view = await place.worker(after_epoch)
+            try:
+                return await self._stub_of(view).Prepare(
+                    question, timeout=bounded_s(self._time_remaining())
+                )
+            except grpc.aio.AioRpcError as error:
+                attempts_left -= 1
+                if not (is_lost(error) or _is_draining(error)):
+                    raise
+                if not attempts_left:
+                    raise self._lost(view) from error
+                after_epoch = view.epoch
+
+    async def _forward(self, view: WorkerView, prepared: worker_pb2.PrepareResponse) -> None:
+        message = worker_pb2.WorkerServiceGenerateRequest(
+            request=self._request, prepared=prepared, internal_id=self._entry.id
+        )
+        call = self._stub_of(view).Generate(message, timeout=self._time_remaining())
+        try:
+            async for response in call:
+                self._received(response, view)
+        except grpc.aio.AioRpcError as error:
+            if not is_lost(error):
+                raise
+        finally:
+            call.cancel()
+        if self._unfinished:
+            raise self._lost(view)
+
+    def _received(
+        self, response: worker_pb2.WorkerServiceGenerateResponse, view: WorkerView
+    ) -> None:
+        match response.WhichOneof("event"):
+            case "delta":
+                delta = response.delta
+                usage = self._usage[delta.index]
+                usage.completion_tokens = delta.completion_tokens
+                usage.reasoning_tokens = delta.reasoning_tokens
+                self._outbox.put(delta)
+            case "started":
+                started = response.started
+                started.queue_wait.CopyFrom(_duration(self._queue_s))
+                started.worker = f"{view.model}-{view.epoch}"
+                for usage in self._usage.values():
+                    usage.prompt_tokens = started.prompt_tokens
+                    usage.cached.CopyFrom(started.cached)
+                self._metrics.prompt_tokens.inc(started.prompt_tokens)
+                self._outbox.put(started)
+            case "progress":
+                self._outbox.put(response.progress)
+            case "finished":
+                finished = response.finished
+                self._usage[finished.index].CopyFrom(finished.usage)
+                self._unfinished.discard(finished.index)
+                self._outbox.put(finished)
+            case None:  # of a newer worker
+                pass
+
+    def _sent(self, event: Event) -> router_pb2.GenerateResponse:
+        match event:
+            case generation_pb2.Delta():
+                event.seq_no = self._seq_no
+                self._seq_no += 1
+                if not self._ttft_s:
+                    self._ttft_s = self._clock() - self._received_s
+                    self._metrics.ttft.observe(self._ttft_s)
+                return router_pb2.GenerateResponse(delta=event)
+            case generation_pb2.Started():
+                return router_pb2.GenerateResponse(started=event)
+            case generation_pb2.Progress():
+                return router_pb2.GenerateResponse(progress=event)
+            case generation_pb2.Accepted():
+                self._is_accepted = True
+                return router_pb2.GenerateResponse(accepted=event)
+            case generation_pb2.Finished():
+                event.timings.queue.CopyFrom(_duration(self._queue_s))
+                event.timings.ttft.CopyFrom(_duration(self._ttft_s))
+                event.timings.total.CopyFrom(_duration(self._clock() - self._received_s))
+                self._finish = event.reason
+                return router_pb2.GenerateResponse(finished=event)
+
+    def _aborted(self) -> Iterator[Event]:
+        """End every index that has not ended; the stream keeps its order."""
+        if not self._is_accepted:
+            yield generation_pb2.Accepted(request_id=self._entry.id)
+        for index in sorted(self._unfinished):
+            yield generation_pb2.Finished(
+                index=index,
+                reason=types_pb2.FINISH_REASON_ABORTED,
+                usage=self._usage[index],
+            )
+
+    def _lost(self, view: WorkerView) -> WorkerLost:
+        log.warning("worker lost under a request", extra=facts(model=view.model, epoch=view.epoch))
+        return WorkerLost(
+            f"the worker of model {view.model!r} died under the request",
+            facts={"model": view.model, "tokens_emitted": self.tokens_sent},
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+    @contextmanager
+    def _counted(self) -> Generator[None]:
+        """Count how it ended; what is raised inside goes on."""
+        code = "OK"
+        try:
+            yield
+        except BramleyError as error:
+            code = error.code
+            raise
+        except grpc.aio.AioRpcError as error:
+            code = error.code().name
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            is_late = self._time_remaining() == 0
+            code = "DEADLINE_EXCEEDED" if is_late else "CANCELLED"
+            self._metrics.cancellations["client"].inc()
+            raise
+        finally:
+            if self._finish == types_pb2.FINISH_REASON_ABORTED:
+                self._metrics.cancellations["abort"].inc()
+            self._metrics.ended(code, self._finish)
+            self._metrics.duration.observe(self._clock() - self._received_s)
+            self._metrics.generated_tokens.inc(self.tokens_sent)
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(int(seconds * 1e9))
+    return duration

@@ -1,0 +1,316 @@
+"""RouterService: proto in, relay out.
+
+A call is checked as far as it can be without a worker and becomes an entry of the registry.
+Whether it runs now, waits or is refused is decided in router/admission.py: the next file of a
+request's way.
+"""
+
+import struct
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from importlib.metadata import version
+from time import monotonic
+from typing import Any, NoReturn
+
+import grpc
+
+from bramley.common import logs
+from bramley.common.errors import (
+    BramleyError,
+    Draining,
+    InvalidRequest,
+    NoReadyWorker,
+    UnknownResource,
+    Unsupported,
+    WorkerLost,
+)
+from bramley.common.ids import ModelName
+from bramley.common.status import to_status
+from bramley.protos.v1 import generation_pb2, router_pb2, router_pb2_grpc, worker_pb2
+from bramley.router.fleet import WorkerView
+from bramley.router.gate import RETRY_AFTER_S, Gate
+from bramley.router.metrics import Metrics, ModelMetrics
+from bramley.router.relay import Relay, StubOf, bounded_s, is_lost
+from bramley.router.requests import Registry
+from bramley.router.settings import RouterSettings
+
+Context = grpc.aio.ServicerContext[Any, Any]
+REQUEST_ID_MAX = 256
+_DETAILS = "grpc-status-details-bin"
+
+
+class RouterServer(router_pb2_grpc.RouterServiceServicer):
+    """The public service.
+
+    Args:
+        settings: of the router.
+        epoch: of this process.
+        stub_of: a worker's client.
+
+    Attributes:
+        gates: of each model.
+        metrics: of the process.
+        registry: of the requests in flight.
+    """
+
+    def __init__(self, settings: RouterSettings, epoch: int, stub_of: StubOf) -> None:
+        self._settings = settings
+        self._epoch = epoch
+        self._stub_of = stub_of
+        self._started_s = monotonic()
+        self._is_draining = False
+        self.metrics = Metrics()
+        self.registry = Registry(epoch)
+        names = [ModelName(name) for name in settings.models]
+        self._of_model: dict[ModelName, ModelMetrics] = {
+            name: self.metrics.of_model(name) for name in names
+        }
+        self.gates = {
+            name: Gate(
+                name,
+                settings.queue_max,
+                settings.running_max.get(name),
+                self._of_model[name],
+            )
+            for name in names
+        }
+        for metrics in self._of_model.values():
+            metrics.set_state(WorkerView(ModelName("")).state)
+
+    def worker_changed(self, view: WorkerView, before: WorkerView) -> None:
+        """Take in what is now known of a model's worker."""
+        self.gates[view.model].update(view)
+        metrics = self._of_model[view.model]
+        if view.state != before.state:
+            metrics.set_state(view.state)
+        if before.epoch and view.restarts > before.restarts:
+            metrics.restarts.inc(view.restarts - before.restarts)
+
+    async def drain(self) -> int:
+        """Admit nothing more, and wait until the last request in flight has ended.
+
+        Returns:
+            How many ended meanwhile.
+        """
+        self._is_draining = True
+        before = self.registry.ended_count
+        await self.registry.idle()
+        return self.registry.ended_count - before
+
+    async def Generate(
+        self, request: generation_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[router_pb2.GenerateResponse]:
+        """Stream one generation."""
+        try:
+            gate, wait_max_s = self._check(request)
+        except BramleyError as error:
+            self._count_refusal(request.model, error)
+            raise
+        async with _passing_on(context):
+            with self.registry.enter(request.request_id) as entry:
+                logs.request_id.set(entry.id)
+                relay = Relay(
+                    request,
+                    entry=entry,
+                    gate=gate,
+                    stub_of=self._stub_of,
+                    wait_max_s=wait_max_s,
+                    time_remaining=context.time_remaining,
+                    metrics=self._of_model[gate.view.model],
+                )
+                async with aclosing(relay.responses()) as responses:
+                    async for response in responses:
+                        yield response
+
+    def _check(self, request: generation_pb2.GenerateRequest) -> tuple[Gate, float]:
+        if self._is_draining:
+            raise Draining("the router is draining", retry_after_s=RETRY_AFTER_S)
+        gate = self._gate(request.model)
+        if request.WhichOneof("input") is None:
+            raise InvalidRequest("input", "none of chat, text and token_ids is set")
+        if len(request.request_id) > REQUEST_ID_MAX:
+            raise InvalidRequest("request_id", f"longer than {REQUEST_ID_MAX} characters")
+        wait_max_s = self._settings.queue_timeout_s
+        if request.HasField("max_queue_time"):
+            asked_s = request.max_queue_time.ToNanoseconds() / 1e9
+            if asked_s < 0:
+                raise InvalidRequest("max_queue_time", "is negative")
+            wait_max_s = min(wait_max_s, asked_s)
+        return gate, wait_max_s
+
+    def _gate(self, model: str) -> Gate:
+        if not model:
+            raise InvalidRequest("model", "is empty")
+        gate = self.gates.get(ModelName(model))
+        if gate is None:
+            raise UnknownResource("model", model)
+        return gate
+
+    def _count_refusal(self, model: str, error: BramleyError) -> None:
+        metrics = self._of_model.get(ModelName(model))
+        if metrics is None:
+            self.metrics.refused(error.code)
+        else:
+            metrics.ended(error.code, 0)
+
+    async def Tokenize(
+        self, request: router_pb2.TokenizeRequest, context: Context
+    ) -> router_pb2.TokenizeResponse:
+        """Answer with the ids that Generate would use."""
+        view = self._ready(request.model)
+        kind = request.WhichOneof("input")
+        if kind is None:
+            raise InvalidRequest("input", "none of chat and text is set")
+        asked = generation_pb2.GenerateRequest(model=request.model, tools=request.tools)
+        if kind == "chat":
+            asked.chat.CopyFrom(request.chat)
+        else:
+            asked.text = request.text
+        async with _passing_on(context, view):
+            prepared = await self._stub_of(view).Prepare(
+                worker_pb2.PrepareRequest(request=asked),
+                timeout=bounded_s(context.time_remaining()),
+            )
+        ids = prepared.token_ids_le
+        return router_pb2.TokenizeResponse(token_ids=struct.unpack(f"<{len(ids) // 4}I", ids))
+
+    async def Detokenize(
+        self, request: router_pb2.DetokenizeRequest, context: Context
+    ) -> router_pb2.DetokenizeResponse:
+        """Answer with the text of ids."""
+        view = self._ready(request.model)
+        ids = struct.pack(f"<{len(request.token_ids)}I", *request.token_ids)
+        asked = worker_pb2.WorkerServiceDetokenizeRequest(
+            token_ids_le=ids, skip_special_tokens=request.skip_special_tokens
+        )
+        async with _passing_on(context, view):
+            answer = await self._stub_of(view).Detokenize(
+                asked, timeout=bounded_s(context.time_remaining())
+            )
+        return router_pb2.DetokenizeResponse(text=answer.text)
+
+    def _ready(self, model: str) -> WorkerView:
+        gate = self._gate(model)
+        gate.refuse_if_failed()
+        if view := gate.choose():
+            return view
+        raise NoReadyWorker(
+            f"model {model!r} is not ready yet",
+            facts={"model": model},
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+    async def ListModels(
+        self, request: router_pb2.ListModelsRequest, context: Context
+    ) -> router_pb2.ListModelsResponse:
+        """Tell of every model."""
+        return router_pb2.ListModelsResponse(models=map(_model, self.gates.values()))
+
+    async def GetModel(
+        self, request: router_pb2.GetModelRequest, context: Context
+    ) -> router_pb2.GetModelResponse:
+        """Tell of one model."""
+        return router_pb2.GetModelResponse(model=_model(self._gate(request.model)))
+
+    async def Abort(
+        self, request: router_pb2.AbortRequest, context: Context
+    ) -> router_pb2.AbortResponse:
+        """End requests by id."""
+        return router_pb2.AbortResponse(
+            results={
+                request_id: router_pb2.AbortResponse.RESULT_ABORTED
+                if self.registry.abort(request_id)
+                else router_pb2.AbortResponse.RESULT_NOT_FOUND
+                for request_id in request.request_ids
+            }
+        )
+
+    async def GetStatus(
+        self, request: router_pb2.GetStatusRequest, context: Context
+    ) -> router_pb2.GetStatusResponse:
+        """Tell of the router as a whole."""
+        gates = self.gates.values()
+        status = router_pb2.GetStatusResponse(
+            version=version("bramley"),
+            epoch=self._epoch,
+            draining=self._is_draining,
+            models=map(_model, gates),
+            requests_running=sum(gate.running_count for gate in gates),
+            requests_waiting=sum(gate.waiting_count for gate in gates),
+        )
+        status.uptime.FromNanoseconds(int((monotonic() - self._started_s) * 1e9))
+        return status
+
+    async def Drain(
+        self, request: router_pb2.DrainRequest, context: Context
+    ) -> router_pb2.DrainResponse:
+        """Admit nothing more and answer when nothing is in flight."""
+        return router_pb2.DrainResponse(requests_finished=await self.drain())
+
+    async def Embed(self, request: Any, context: Context) -> NoReturn:  # noqa: ANN401
+        """Refuse: absent."""
+        raise Unsupported("this router serves no embeddings")
+
+    async def LoadModel(self, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: ANN401
+        """Refuse: absent."""
+        raise Unsupported("every model of the settings is loaded at start, and no other can be")
+        yield  # a stream's handler is a generator
+
+    async def UnloadModel(self, request: Any, context: Context) -> NoReturn:  # noqa: ANN401
+        """Refuse: absent."""
+        raise Unsupported("a model of the settings stays loaded")
+
+    async def LoadAdapter(self, request: Any, context: Context) -> NoReturn:  # noqa: ANN401
+        """Refuse: absent."""
+        raise Unsupported("this router serves no adapters")
+
+    async def UnloadAdapter(self, request: Any, context: Context) -> NoReturn:  # noqa: ANN401
+        """Refuse: absent."""
+        raise Unsupported("this router serves no adapters")
+
+    async def FlushCache(self, request: Any, context: Context) -> NoReturn:  # noqa: ANN401
+        """Refuse: absent."""
+        raise Unsupported("this router has no cache store")
+
+    async def ExplainCache(self, request: Any, context: Context) -> NoReturn:  # noqa: ANN401
+        """Refuse: absent."""
+        raise Unsupported("this router has no cache store")
+
+
+def _model(gate: Gate) -> router_pb2.Model:
+    view = gate.view
+    load = view.load
+    return router_pb2.Model(
+        name=view.model,
+        state=view.state,
+        reason=view.reason,
+        revision=view.revision,
+        limits=view.limits if view.is_ready else None,
+        load_progress=load.load_progress if load else 0.0,
+        requests_running=gate.running_count,
+        requests_waiting=gate.waiting_count,
+        memory_bytes=load.memory_bytes if load else 0,
+    )
+
+
+@asynccontextmanager
+async def _passing_on(context: Context, view: WorkerView | None = None) -> AsyncGenerator[None]:
+    """End the call with a worker's own status, details and all; after tokens, never to retry."""
+    try:
+        yield
+    except WorkerLost as error:
+        if error.facts.get("tokens_emitted", "0") == "0":
+            raise
+        status = to_status(error)
+        pushback = ("grpc-retry-pushback-ms", "-1")
+        metadata = (*(status.trailing_metadata or ()), pushback)
+        await context.abort(status.code, status.details, metadata)
+    except grpc.aio.AioRpcError as error:
+        if view is not None and is_lost(error):
+            raise WorkerLost(
+                f"the worker of model {view.model!r} died under the request",
+                facts={"model": view.model},
+                retry_after_s=RETRY_AFTER_S,
+            ) from error
+        metadata = [pair for pair in error.trailing_metadata() or () if pair[0] == _DETAILS]
+        await context.abort(error.code(), error.details() or "", tuple(metadata))

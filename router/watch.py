@@ -1,0 +1,194 @@
+"""Feeds fleet from the node's processes and the workers' reports; reconnects with backoff."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import grpc
+import msgspec
+
+from bramley.common.ids import ModelName
+from bramley.common.logs import facts
+from bramley.common.rpc import open_channel
+from bramley.common.status import RemoteError
+from bramley.protos.v1 import node_pb2, node_pb2_grpc, types_pb2, worker_pb2, worker_pb2_grpc
+from bramley.router import fleet
+from bramley.router.fleet import WorkerView
+
+if TYPE_CHECKING:
+    from bramley.protos.v1.node_pb2_grpc import NodeServiceAsyncStub
+    from bramley.protos.v1.worker_pb2_grpc import WorkerServiceAsyncStub
+
+log = logging.getLogger(__name__)
+
+BACKOFF_MIN_S = 0.1
+BACKOFF_MAX_S = 1.0
+# A worker reports once a second at least; one that is silent longer is given nothing new.
+REPORT_WAIT_S = 5.0
+NODE_CALL_S = 10.0
+# Calls to a worker that died end by themselves; this is for the ones that do not.
+CLOSE_GRACE_S = 30.0
+_REFUSALS = (
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+
+
+class Watch:
+    """Keeps a view of each model's worker and a channel to it.
+
+    Args:
+        node: target of the NodeService; empty if there is none.
+        models: settings of each model's worker.
+        changed: called with each new view, and the one before it.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        models: dict[str, dict[str, object]],
+        changed: Callable[[WorkerView, WorkerView], None],
+    ) -> None:
+        self._node = node
+        self._specs = {
+            ModelName(name): node_pb2.WorkerSpec(
+                name=name, settings_json=msgspec.json.encode(settings)
+            )
+            for name, settings in models.items()
+        }
+        self._changed = changed
+        self.views = {name: WorkerView(name) for name in self._specs}
+        self._links: dict[ModelName, _Link] = {}
+
+    def stub(self, view: WorkerView) -> "WorkerServiceAsyncStub":
+        """The client of the incarnation that ``view``, which is ready, tells of."""
+        link = self._links[view.model]
+        assert link.epoch == view.epoch
+        return link.stub
+
+    async def run(self) -> None:
+        """Follow the node and its workers until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                if self._node:
+                    async with open_channel(self._node) as channel:
+                        stub = node_pb2_grpc.NodeServiceStub(channel)
+                        await _again_and_again("the node", partial(self._follow_node, stub))
+        finally:
+            for link in self._links.values():
+                await link.channel.close()
+
+    async def _follow_node(self, stub: "NodeServiceAsyncStub", backoff: "_Backoff") -> None:
+        call = stub.Watch(node_pb2.WatchRequest())
+        try:
+            await self._start_all(stub)
+            async for response in call:
+                backoff.reset()
+                self._processes(response.processes)
+        finally:
+            call.cancel()
+
+    async def _start_all(self, stub: "NodeServiceAsyncStub") -> None:
+        for name, spec in self._specs.items():
+            try:
+                await stub.StartWorker(node_pb2.StartWorkerRequest(spec=spec), timeout=NODE_CALL_S)
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in _REFUSALS:
+                    raise
+                self._apply(name, fleet.StartRefused(RemoteError(error).message))
+            else:
+                self._apply(name, fleet.StartTaken())
+
+    def _processes(self, processes: Iterable[node_pb2.Process]) -> None:
+        workers = {process.name: process for process in processes if process.role == "worker"}
+        for name, view in self.views.items():
+            if process := workers.get(name):
+                self._apply(name, fleet.ProcessSeen(process))
+            elif view.process != node_pb2.PROCESS_STATE_UNSPECIFIED:
+                self._apply(name, fleet.ProcessGone())
+            self._follow(self.views[name])
+
+    def _follow(self, view: WorkerView) -> None:
+        """Keep a link to this incarnation, and to no other."""
+        link = self._links.get(view.model)
+        if view.is_running and link is not None and link.epoch == view.epoch:
+            return
+        if link is not None:
+            link.task.cancel()
+            # Its calls end by themselves when it is dead; closing now would cancel them here.
+            self._tasks.create_task(link.channel.close(CLOSE_GRACE_S))
+            del self._links[view.model]
+        if view.is_running:
+            channel = open_channel(view.address)
+            stub = worker_pb2_grpc.WorkerServiceStub(channel)
+            following = _again_and_again(
+                f"worker {view.model}", partial(self._follow_reports, view, stub)
+            )
+            task = self._tasks.create_task(following)
+            self._links[view.model] = _Link(view.epoch, channel, stub, task)
+
+    async def _follow_reports(
+        self, view: WorkerView, stub: "WorkerServiceAsyncStub", backoff: "_Backoff"
+    ) -> None:
+        call = stub.WatchLoad(worker_pb2.WatchLoadRequest())
+        try:
+            while True:
+                async with asyncio.timeout(REPORT_WAIT_S):
+                    response = await call.read()
+                if not isinstance(response, worker_pb2.WatchLoadResponse):
+                    return
+                backoff.reset()
+                self._apply(view.model, fleet.LoadSeen(view.epoch, response.load))
+        finally:
+            call.cancel()
+            self._apply(view.model, fleet.LoadLost(view.epoch))
+
+    def _apply(self, name: ModelName, event: fleet.Event) -> None:
+        before = self.views[name]
+        view = self.views[name] = fleet.apply(before, event)
+        if view == before:
+            return
+        if view.state != before.state:
+            state = types_pb2.ModelState.Name(view.state).removeprefix("MODEL_STATE_")
+            log.info("model state", extra=facts(model=name, state=state, epoch=view.epoch))
+        self._changed(view, before)
+
+
+@dataclass(frozen=True)
+class _Link:
+    epoch: int
+    channel: grpc.aio.Channel
+    stub: "WorkerServiceAsyncStub"
+    task: asyncio.Task[None]
+
+
+class _Backoff:
+    def __init__(self) -> None:
+        self._wait_s = BACKOFF_MIN_S
+
+    def reset(self) -> None:
+        self._wait_s = BACKOFF_MIN_S
+
+    def next_s(self) -> float:
+        wait_s, self._wait_s = self._wait_s, min(self._wait_s * 2, BACKOFF_MAX_S)
+        return wait_s
+
+
+async def _again_and_again(what: str, attempt: Callable[[_Backoff], Awaitable[None]]) -> None:
+    backoff = _Backoff()
+    while True:
+        problem = "the stream ended"
+        try:
+            await attempt(backoff)
+        except grpc.aio.AioRpcError as error:
+            problem = f"{error.code().name}: {error.details()}"
+        except TimeoutError:
+            problem = f"silent for {REPORT_WAIT_S} s"
+        wait_s = backoff.next_s()
+        log.debug("lost %s", what, extra=facts(problem=problem, wait_s=wait_s))
+        await asyncio.sleep(wait_s)
