@@ -101,6 +101,13 @@ def _folder(settings: WorkerSettings) -> Path:
     path = Path(settings.path)
     if path.suffix != ".gguf":
         return path
-    from bramley.worker.models.gguf import import_once  # noqa: PLC0415 as above
+    from bramley.worker.models.gguf import import_gguf  # noqa: PLC0415 as above
 
-    return import_once(path, Path(settings.import_dir or path.parent))
+    if not path.is_file():
+        raise ModelError(f"{path} is not a file")
+    # Named by what tells one file from another, so that a replaced file is imported again.
+    facts_of_file = path.stat()
+    folder = f"{path.stem}-{facts_of_file.st_size:x}-{facts_of_file.st_mtime_ns:x}"
+    target = Path(settings.import_dir or path.parent) / folder
+    import_gguf(path, target)
+    return target
