@@ -2,11 +2,14 @@
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from bramley.common.child import Lease, read_lease
 from bramley.common.errors import NoReadyWorker
+
+if TYPE_CHECKING:
+    from bramley.common.child import Lease
 
 
 class NoCluster(NoReadyWorker):
@@ -53,7 +56,9 @@ def read_node(state_dir: Path) -> Node:
         raise NoCluster(state_dir) from error
 
 
-def owner(state_dir: Path) -> Lease | None:
+def owner(state_dir: Path) -> "Lease | None":
     """Read the lease of the supervisor that owns ``state_dir`` now; None without an owner."""
+    from bramley.common.child import read_lease  # noqa: PLC0415 -- loads asyncio
+
     lease = read_lease(state_dir / "lease.json")
     return lease if lease is not None and lease.is_fresh(time.monotonic()) else None

@@ -96,17 +96,24 @@ class FakeRouter(RouterServiceServicer):
         self.requests.append(request)
         self.asked.set()
         self.time_remaining_s = context.time_remaining()
-        left = threading.Event()
-        context.add_callback(left.set)
+        left, played = threading.Event(), threading.Event()
+
+        def ended() -> None:
+            left.set()
+            if not played.is_set():
+                self.cancelled.set()
+
+        context.add_callback(ended)
         for step in self.script:
             if isinstance(step, BramleyError):
+                played.set()
                 context.abort_with_status(to_status(step))
             elif isinstance(step, Hold):
                 left.wait(10)
-                self.cancelled.set()
                 return
             else:
                 yield step
+        played.set()
 
     @override
     def ListModels(

@@ -1,0 +1,351 @@
+"""What the command line prints and returns, against a scripted router."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bramley.client import cli
+from bramley.common.child import Lease
+from bramley.common.errors import ContextTooLong, WorkerLost
+from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
+from support.fake_router import MODEL, FakeRouter, Hold, answer, ready_model, serving, write_state
+
+
+class Shell:
+    """Runs ``bramley`` in this process, on one state folder."""
+
+    def __init__(self, state_dir: Path, patch: pytest.MonkeyPatch) -> None:
+        self.state_dir = state_dir
+        self._patch = patch
+
+    def run(self, *arguments: str) -> int:
+        """Run a command, and return its exit code."""
+        command = ["bramley", "--state-dir", str(self.state_dir), *arguments]
+        self._patch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(tmp_path / "state", monkeypatch)
+
+
+@pytest.fixture
+def router(shell: Shell) -> Generator[FakeRouter]:
+    with serving() as (router, target):
+        write_state(shell.state_dir, router=target, node=target)
+        yield router
+
+
+Output = pytest.CaptureFixture[str]
+
+
+def printed(capsys: Output) -> Any:  # noqa: ANN401 -- any JSON
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("router")
+def test_generate_prints_the_text(shell: Shell, capsys: Output) -> None:
+    assert shell.run("generate", MODEL, "hi") == 0
+    assert capsys.readouterr().out == "Hello\n"
+
+
+@pytest.mark.usefixtures("router")
+def test_generate_json_has_exactly_the_documented_shape(shell: Shell, capsys: Output) -> None:
+    assert shell.run("generate", MODEL, "hi", "--json") == 0
+    assert printed(capsys) == {
+        "text": "Hello",
+        "token_ids": [100, 101],
+        "finish_reason": "stop",
+        "usage": {
+            "prompt_tokens": 5,
+            "completion_tokens": 2,
+            "cached_tokens": {"parked": 1, "ram": 2, "ssd": 0},
+        },
+        "timings": {"queue_s": 0.25, "ttft_s": 0.5, "total_s": 1.5},
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_template", "sent"),
+    [
+        ([], True, "chat"),
+        ([], False, "text"),
+        (["--raw"], True, "text"),
+        (["--chat"], False, "chat"),
+    ],
+)
+def test_prompt_is_templated_where_the_model_has_a_template(
+    shell: Shell, router: FakeRouter, flags: list[str], has_template: bool, sent: str
+) -> None:
+    router.model.limits.has_chat_template = has_template
+    shell.run("generate", MODEL, "hi", *flags)
+    assert router.requests[0].WhichOneof("input") == sent
+
+
+def test_generate_options_reach_the_router(shell: Shell, router: FakeRouter) -> None:
+    options = "--max-tokens 9 --temperature 0.5 --top-p 0.25 --seed 7 --stop A --stop B"
+    shell.run("generate", MODEL, "hi", *options.split(), "--timeout", "5")
+    (request,) = router.requests
+    assert request.stop.max_tokens == 9
+    assert list(request.stop.strings) == ["A", "B"]
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.seed) == (0.5, 0.25, 7)
+    assert router.time_remaining_s == pytest.approx(5, abs=1)
+
+
+def test_dash_reads_the_prompt_from_stdin(shell: Shell, router: FakeRouter) -> None:
+    command = [*bramley(shell), "generate", MODEL, "-", "--raw"]
+    subprocess.run(command, input="from stdin", text=True, check=True)
+    assert router.requests[0].text == "from stdin"
+
+
+def test_generate_waits_for_a_loading_model(
+    shell: Shell, router: FakeRouter, capsys: Output
+) -> None:
+    loading = router_pb2.Model(name=MODEL, state=types_pb2.MODEL_STATE_LOADING, load_progress=0.5)
+    router.model = loading
+    router.loading = [loading, ready_model()]
+    assert shell.run("generate", MODEL, "hi") == 0
+    assert router.requests[0].WhichOneof("input") == "chat"  # known once it has loaded
+    assert capsys.readouterr().err == ""  # no bar: it is no terminal
+
+
+def test_generate_tells_why_a_model_failed(
+    shell: Shell, router: FakeRouter, capsys: Output
+) -> None:
+    failed = router_pb2.Model(name=MODEL, state=types_pb2.MODEL_STATE_FAILED, reason="no weights")
+    router.model = failed
+    router.loading = [failed]
+    assert shell.run("generate", MODEL, "hi") == 1
+    assert capsys.readouterr().err == "bramley: fake is failed: no weights\n"
+
+
+def test_refused_field_is_one_line_and_code_2(
+    shell: Shell, router: FakeRouter, capsys: Output
+) -> None:
+    router.script = [ContextTooLong("stop.max_tokens", prompt=9, max_tokens=1, limit=8)]
+    assert shell.run("generate", MODEL, "hi") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bramley: stop.max_tokens: 9 prompt tokens")
+
+
+def test_lost_worker_is_one_line_and_code_1_after_the_text(
+    shell: Shell, router: FakeRouter, capsys: Output
+) -> None:
+    router.script = [*answer("Hel")[:3], WorkerLost("the worker died")]
+    assert shell.run("generate", MODEL, "hi") == 1
+    output = capsys.readouterr()
+    assert output.out.startswith("Hel")
+    assert output.err == "bramley: the worker died\n"
+
+
+@pytest.mark.usefixtures("router")
+def test_unknown_model_is_bad_input(shell: Shell, capsys: Output) -> None:
+    assert shell.run("generate", "nobody", "hi") == 2
+    assert capsys.readouterr().err == "bramley: no model is named 'nobody'\n"
+
+
+@pytest.mark.usefixtures("router")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("generate", MODEL),
+        ("generate", MODEL, "hi", "--seed", "-1"),
+        ("generate", MODEL, "hi", "--seed", str(2**64)),
+        ("nonsense",),
+        ("up", "--nonsense"),
+    ],
+)
+def test_bad_arguments_are_code_2(shell: Shell, arguments: tuple[str, ...]) -> None:
+    assert shell.run(*arguments) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [("generate", MODEL, "hi"), ("chat", MODEL), ("models",), ("down",)]
+)
+def test_stopped_cluster_is_told_in_one_line(
+    shell: Shell, capsys: Output, arguments: tuple[str, ...]
+) -> None:
+    assert shell.run(*arguments) == 1
+    expected = f"bramley: no cluster runs in {shell.state_dir}: start one with `bramley up`\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_dead_cluster_is_a_stopped_one(shell: Shell, capsys: Output) -> None:
+    write_state(shell.state_dir, router="unix:/nonexistent/r", node="unix:/nonexistent/n")
+    assert shell.run("models") == 1
+    assert "no cluster runs in" in capsys.readouterr().err
+    assert shell.run("status", "--json") == 0
+    assert printed(capsys)["state"] == "stopped"
+
+
+def test_absent_router_of_a_living_cluster_is_not_a_stopped_cluster(
+    shell: Shell, capsys: Output
+) -> None:
+    write_state(shell.state_dir, router="unix:/nonexistent/r", node="unix:/nonexistent/n")
+    lease = Lease(epoch=1, pid=os.getpid(), start_time=0.0, renewed_s=time.monotonic())
+    (shell.state_dir / "lease.json").write_bytes(msgspec.json.encode(lease))
+    assert shell.run("models") == 1
+    error = capsys.readouterr().err
+    assert "no cluster runs" not in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("router")
+def test_models_are_listed(shell: Shell, capsys: Output) -> None:
+    assert shell.run("models") == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["model", "state", "context"]
+    assert row.split()[:3] == [MODEL, "ready", "2048"]
+
+
+MODEL_JSON: dict[str, object] = {
+    "name": MODEL,
+    "state": "ready",
+    "reason": "",
+    "revision": "abc",
+    "load_progress": 1.0,
+    "context_tokens": 2048,
+    "max_rows": 8,
+    "has_chat_template": True,
+    "requests_running": 0,
+    "requests_waiting": 0,
+    "pinned": False,
+    "memory_bytes": 1 << 20,
+}
+
+
+@pytest.mark.usefixtures("router")
+def test_models_json_is_a_list_of_exactly_these_facts(shell: Shell, capsys: Output) -> None:
+    assert shell.run("models", "--json") == 0
+    assert printed(capsys) == [MODEL_JSON]
+
+
+@pytest.mark.usefixtures("router")
+def test_status_json_has_exactly_the_documented_shape(shell: Shell, capsys: Output) -> None:
+    assert shell.run("status", "--json") == 0
+    status = printed(capsys)
+    addresses = status.pop("addresses")
+    assert addresses.keys() == {"grpc", "http", "socket", "node"}
+    assert status == {
+        "state": "running",
+        "processes": [
+            {
+                "role": "router",
+                "name": "router",
+                "pid": 4242,
+                "state": "running",
+                "epoch": 3,
+                "address": "unix:/r.sock",
+                "restarts": 1,
+                "last_exit": "signal SIGKILL",
+            }
+        ],
+        "models": [MODEL_JSON],
+        "version": "1.2.3",
+    }
+
+
+def test_status_works_without_a_router(shell: Shell, capsys: Output) -> None:
+    with serving() as (_, target):
+        write_state(shell.state_dir, router="unix:/nonexistent/r", node=target)
+        assert shell.run("status", "--json") == 0
+        status = printed(capsys)
+        assert (status["state"], status["models"], status["version"]) == ("running", [], None)
+        assert len(status["processes"]) == 1
+        assert shell.run("status") == 0
+    assert "the router does not answer" in capsys.readouterr().out
+
+
+def test_status_of_no_cluster_is_stopped_in_the_same_shape(shell: Shell, capsys: Output) -> None:
+    assert shell.run("status", "--json") == 0
+    assert printed(capsys) == {
+        "state": "stopped",
+        "addresses": {"grpc": None, "http": None, "socket": None, "node": None},
+        "processes": [],
+        "models": [],
+        "version": None,
+    }
+
+
+def test_chat_keeps_the_conversation_until_reset(shell: Shell, router: FakeRouter) -> None:
+    said = "one\ntwo\n\n/reset\nthree\n/exit\nnever\n"
+    command = [*bramley(shell), "chat", MODEL]
+    ended = subprocess.run(command, input=said, text=True, check=True, stdout=subprocess.PIPE)
+    assert ended.stdout == "Hello\n" * 3
+    turns = [[turn.content for turn in request.chat.messages] for request in router.requests]
+    assert turns == [["one"], ["one", "Hello", "two"], ["three"]]
+
+
+def test_interrupting_generate_cancels_the_call(shell: Shell, router: FakeRouter) -> None:
+    router.script = [*answer("first")[:3], Hold()]
+    command = [*bramley(shell), "generate", MODEL, "hi"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(5) == b"first"  # in the middle of the answer
+        process.send_signal(2)
+        assert process.wait(5) == 130
+        assert process.stderr.read() == b""
+    assert router.cancelled.wait(5)
+
+
+def test_interrupting_chat_cancels_the_answer_only(shell: Shell, router: FakeRouter) -> None:
+    router.script = [*answer("first")[:3], Hold()]
+    command = [*bramley(shell), "chat", MODEL]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert process.stdout.read(5) == b"first"
+        process.send_signal(2)
+        assert router.cancelled.wait(5)
+        router.script = answer("Hel", "lo")
+        output, _ = process.communicate(b"two\n", timeout=10)
+        assert process.returncode == 0
+    assert output.endswith(b"Hello\n")
+    assert [turn.content for turn in router.requests[-1].chat.messages] == ["two"]
+
+
+def test_progress_is_drawn_on_a_terminal_only(
+    shell: Shell, router: FakeRouter, capsys: Output
+) -> None:
+    progress = generation_pb2.Progress(prompt_tokens_done=1, prompt_tokens=2)
+    accepted, started, *rest = answer("Hel", "lo")
+    router.script = [accepted, started, router_pb2.GenerateResponse(progress=progress), *rest]
+    assert shell.run("generate", MODEL, "hi") == 0
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("Hello\n", "")
+    assert not router.requests[0].stream.progress
+
+
+def test_starting_the_command_line_loads_no_grpc_and_no_model_library() -> None:
+    code = (
+        "import sys; from bramley.client import cli;"
+        "print([m for m in ('grpc', 'mlx', 'mlx_lm', 'transformers', 'numpy', 'rich')"
+        " if m in sys.modules])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", code], check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert ended.stdout == "[]\n"
+
+
+def bramley(shell: Shell) -> list[str]:
+    """Begin a command line of its own process."""
+    code = "from bramley.client.cli import main; main()"
+    return [sys.executable, "-c", code, "--state-dir", str(shell.state_dir)]
