@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from bramley.worker.cache.contract import LayerState
 from bramley.worker.cache.full import FullState
 from bramley.worker.cache.table import RowTable
+from support.arrays import floats
 
 HEADS, SIZE = 2, 4
 
@@ -21,7 +22,7 @@ Tokens = NDArray[np.float32]  # (tokens, HEADS, SIZE), keys; values are keys + 0
 def tokens(first: int, count: int) -> Tokens:
     """Make recognisable content: token t is filled with numbers around t."""
     grid = np.arange(count * HEADS * SIZE, dtype=np.float32).reshape(count, HEADS, SIZE)
-    return grid / 1000 + np.float32(first)
+    return (grid / 1000 + first).astype(np.float32)
 
 
 class Rows:
@@ -71,8 +72,7 @@ class Rows:
         if length == 0:
             return np.zeros((0, HEADS, SIZE), np.float32)
         exported = self.state.export_row(row, 0, length)
-        keys = np.array(exported["keys"]).transpose(1, 0, 2)
-        values = np.array(exported["values"]).transpose(1, 0, 2)
+        keys, values = (floats(exported[name]).transpose(1, 0, 2) for name in ("keys", "values"))
         np.testing.assert_array_equal(values, keys + np.float32(0.5))
         return keys
 

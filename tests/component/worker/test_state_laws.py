@@ -6,7 +6,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from support.rows import HEADS, KINDS, SIZE, Rows, contract, tokens
+from support.arrays import floats
+from support.rows import HEADS, KINDS, SIZE, Rows, Tokens, contract, tokens
 
 pytestmark = pytest.mark.parametrize("kind", sorted(KINDS))
 
@@ -21,7 +22,7 @@ def filled(kind: str, lengths: Sequence[int] = LENGTHS) -> Rows:
     return rows
 
 
-def attend(rows: Rows, content: np.ndarray, *, first: int, count: int) -> np.ndarray:
+def attend(rows: Rows, content: Tokens, *, first: int, count: int) -> Tokens:
     """Append one token a row and attend from it; (count, HEADS, SIZE)."""
     keys, values = rows.append([content[row : row + 1] for row in range(count)], first=first)
     # The mask as it was in that forward.
@@ -33,7 +34,7 @@ def attend(rows: Rows, content: np.ndarray, *, first: int, count: int) -> np.nda
     out = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=1.0, mask=mask)
     mx.eval(out)
     rows.table.commit()
-    return np.array(out)[:, :, 0]
+    return floats(out)[:, :, 0]
 
 
 def test_every_kind_satisfies_the_protocol(kind: str) -> None:
@@ -76,7 +77,7 @@ def test_law_3_padding_is_never_read_even_when_it_is_not_a_number(kind: str) -> 
     dirty.append(content, junk=7e7)
     news = tokens(900, len(LENGTHS))
     seen = [attend(rows, news, first=0, count=len(LENGTHS)) for rows in (clean, dirty)]
-    np.testing.assert_array_equal(*seen)
+    np.testing.assert_array_equal(seen[0], seen[1])
 
 
 def test_law_4_a_new_row_sees_nothing_of_the_seat_s_former_row(kind: str) -> None:
@@ -128,10 +129,10 @@ def test_law_8_an_export_owns_its_memory(kind: str) -> None:
     mx.clear_cache()
     before = mx.get_active_memory()
     exported = rows.state.export_row(1, 0, 2)
-    held = np.array(exported["keys"])
+    held = floats(exported["keys"])
     live = rows.state.nbytes
     rows.append([tokens(60, 1)], first=1)
-    np.testing.assert_array_equal(np.array(exported["keys"]), held)
+    np.testing.assert_array_equal(floats(exported["keys"]), held)
     del rows
     mx.clear_cache()
     assert mx.get_active_memory() <= before - live + 4096, "the export pins the live arrays"
