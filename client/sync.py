@@ -1,6 +1,6 @@
 """The client of a router for programs without an event loop; the twin of client.py."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from typing import Self, Unpack
 
@@ -85,20 +85,6 @@ class Client:
         with replies.remote_errors():
             reply = self._stub.GetModel(router_pb2.GetModelRequest(model=name))
         return replies.model(reply.model)
-
-    def load_model(self, name: str) -> Iterator[Model]:
-        """Follow a model until it is ready or failed, and load it where it is not loaded.
-
-        Yields:
-            The model, again and again as it changes. Leaving early does not stop the load.
-        """
-        call = self._stub.LoadModel(router_pb2.LoadModelRequest(model=name))
-        try:
-            with replies.remote_errors():
-                for reply in call:
-                    yield replies.model(reply.model)
-        finally:
-            call.cancel()
 
     def tokenize(
         self, model: str, text: str | None = None, *, messages: Sequence[Message] | None = None

@@ -1,35 +1,35 @@
 """Follows one answer on the screen: the model's load, the prompt's prefill, then its text."""
 
 import sys
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import typer
 
 from bramley.client.cluster import Model
-from bramley.client.commands.screen import fail, progress_bar
+from bramley.client.commands.screen import progress_bar
 from bramley.client.events import Completion, Delta, Event, Gathering, Progress
 
 if TYPE_CHECKING:
     from bramley.client.sync import Client
 
 SERVING = ("ready", "degraded")
+ENDED = ("failed", "stopped")
+_POLL_S = 0.1
 
 
-def load(client: "Client", name: str) -> Model:
-    """Wait until the model ``name`` serves.
+def wait_for(client: "Client", name: str) -> Model:
+    """Wait until the model ``name`` serves, or is known not to.
 
     Returns:
-        The model, with its limits.
+        The model. What to say of one that failed is left to the router: it has the details,
+        and it knows whether the model is about to come back.
     """
-    model = client.get_model(name)
-    if model.state in SERVING:
-        return model
     with progress_bar() as bar:
-        for model in client.load_model(name):
+        while (model := client.get_model(name)).state not in {*SERVING, *ENDED}:
             bar.draw(f"{model.state} {name}", model.load_progress)
-    if model.state not in SERVING:
-        fail(f"{name} is {model.state}: {model.reason or 'no reason given'}")
+            time.sleep(_POLL_S)
     return model
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bramley.client.commands.answer import load, stream_text
+from bramley.client.commands.answer import stream_text, wait_for
 from bramley.client.commands.connection import router
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def chat(
     """Talk with a model. /reset forgets the conversation, /exit or Ctrl-D ends it."""
     history: list[Message] = []
     with router(context.obj) as client:
-        load(client, model)
+        wait_for(client, model)
         while (line := _read_line()) is not None:
             if line == "/exit":
                 return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bramley.client.commands.answer import load, stream_text
+from bramley.client.commands.answer import stream_text, wait_for
 from bramley.client.commands.connection import router
 from bramley.client.commands.screen import print_json
 from bramley.client.events import Completion
@@ -45,8 +45,8 @@ def generate(  # noqa: PLR0913 -- an option each
     options["top_p"] = top_p
     options["seed"] = seed
     with router(context.obj) as client:
-        loaded = load(client, model)
-        if loaded.has_chat_template if chat is None else chat:
+        # Where the model has failed nobody knows its template, and the router refuses either.
+        if wait_for(client, model).has_chat_template in {True, None} if chat is None else chat:
             options["messages"] = [{"role": "user", "content": text}]
             events = client.generate(model, timeout_s=timeout, **options)
         else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bramley.client.commands.answer import SERVING
+from bramley.client.commands.answer import ENDED, SERVING
 from bramley.client.commands.screen import fail, print_addresses, progress_bar
 from bramley.client.node import NoCluster, Node, read_node
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from bramley.client.cluster import Model
 
 _POLL_S = 0.1
-_ENDED = ("failed", "stopped")
 
 
 def up(
@@ -75,7 +74,7 @@ def _start_beside(state_dir: Path, command: Sequence[str]) -> Node:
             bar.draw(*_stage(models))
             time.sleep(_POLL_S)
     for model in models or []:
-        if model.state in _ENDED:
+        if model.state in ENDED:
             fail(f"model {model.name} is {model.state}: {model.reason} (the cluster runs on)")
     return read_node(state_dir)
 
@@ -112,7 +111,7 @@ def _node_of(state_dir: Path, pid: int) -> Node | None:
 
 
 def _is_on_its_way(model: "Model") -> bool:
-    return model.state not in {*SERVING, *_ENDED, "unloaded"}
+    return model.state not in {*SERVING, *ENDED, "unloaded"}
 
 
 def _stage(models: "list[Model] | None") -> tuple[str, float]:
@@ -129,4 +128,4 @@ def _last_line(log: Path, offset: int) -> str:
     with log.open("rb") as written:
         written.seek(offset)
         lines = written.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "not a word"
+    return lines[-1].removeprefix("bramley: ") if lines else "not a word"

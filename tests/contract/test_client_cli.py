@@ -14,9 +14,9 @@ import pytest
 
 from bramley.client import cli
 from bramley.common.child import Lease
-from bramley.common.errors import ContextTooLong, WorkerLost
+from bramley.common.errors import ContextTooLong, NoReadyWorker, WorkerLost
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
-from support.fake_router import MODEL, FakeRouter, Hold, answer, ready_model, serving, write_state
+from support.fake_router import MODEL, FakeRouter, Hold, answer, serving, write_state
 
 
 class Shell:
@@ -51,7 +51,7 @@ def router(shell: Shell) -> Generator[FakeRouter]:
 Output = pytest.CaptureFixture[str]
 
 
-def printed(capsys: Output) -> Any:  # noqa: ANN401 -- any JSON
+def printed(capsys: Output) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
@@ -115,21 +115,20 @@ def test_generate_waits_for_a_loading_model(
     shell: Shell, router: FakeRouter, capsys: Output
 ) -> None:
     loading = router_pb2.Model(name=MODEL, state=types_pb2.MODEL_STATE_LOADING, load_progress=0.5)
-    router.model = loading
-    router.loading = [loading, ready_model()]
+    router.loading = [loading, loading]
+    router.model.limits.has_chat_template = False
     assert shell.run("generate", MODEL, "hi") == 0
-    assert router.requests[0].WhichOneof("input") == "chat"  # known once it has loaded
+    assert router.requests[0].WhichOneof("input") == "text"  # known once it has loaded
     assert capsys.readouterr().err == ""  # no bar: it is no terminal
 
 
-def test_generate_tells_why_a_model_failed(
+def test_generate_tells_why_the_router_refuses_a_failed_model(
     shell: Shell, router: FakeRouter, capsys: Output
 ) -> None:
-    failed = router_pb2.Model(name=MODEL, state=types_pb2.MODEL_STATE_FAILED, reason="no weights")
-    router.model = failed
-    router.loading = [failed]
+    router.model = router_pb2.Model(name=MODEL, state=types_pb2.MODEL_STATE_FAILED)
+    router.script = [NoReadyWorker("its worker ended: no weights")]
     assert shell.run("generate", MODEL, "hi") == 1
-    assert capsys.readouterr().err == "bramley: fake is failed: no weights\n"
+    assert capsys.readouterr().err == "bramley: its worker ended: no weights\n"
 
 
 def test_refused_field_is_one_line_and_code_2(

@@ -77,7 +77,7 @@ class FakeRouter(RouterServiceServicer):
 
     Attributes:
         cancelled: set when a client left before the end of its script.
-        loading: what LoadModel streams.
+        loading: what GetModel tells first, one a call, before ``model``.
     """
 
     def __init__(self) -> None:
@@ -127,14 +127,8 @@ class FakeRouter(RouterServiceServicer):
     ) -> router_pb2.GetModelResponse:
         if request.model != self.model.name:
             context.abort_with_status(to_status(UnknownResource("model", request.model)))
-        return router_pb2.GetModelResponse(model=self.model)
-
-    @override
-    def LoadModel(
-        self, request: router_pb2.LoadModelRequest, context: Context
-    ) -> Iterator[router_pb2.LoadModelResponse]:
-        for model in self.loading:
-            yield router_pb2.LoadModelResponse(model=model)
+        model = self.loading.pop(0) if self.loading else self.model
+        return router_pb2.GetModelResponse(model=model)
 
     @override
     def Tokenize(
