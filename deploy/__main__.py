@@ -1,0 +1,67 @@
+"""``python -m bramley.deploy``: the supervisor of a node, in the foreground.
+
+Exit codes: 0 it was told to stop, 1 it could not run, 2 a setting is wrong, 3 another
+supervisor owns the state folder, 4 another one took it over.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from bramley.common import logs
+from bramley.common.errors import SettingsError
+from bramley.deploy.lease import Owned
+from bramley.deploy.settings import load
+from bramley.deploy.state import StateFolder
+from bramley.deploy.up import up
+
+EXIT_FAILED: Final = 1
+EXIT_SETTINGS: Final = 2
+EXIT_OWNED: Final = 3
+
+
+def main() -> int:
+    """Run until stopped, and return the exit code."""
+    arguments = _parser().parse_args()
+    logs.setup("supervisor")
+    try:
+        settings = load(arguments.cluster, _overrides(arguments), arguments.state_dir.resolve())
+        failure = asyncio.run(up(settings, StateFolder(arguments.state_dir)))
+    except SettingsError as error:
+        return _say(str(error), EXIT_SETTINGS)
+    except Owned as error:
+        return _say(str(error), EXIT_OWNED)
+    except OSError as error:
+        return _say(str(error), EXIT_FAILED)
+    return _say(failure, EXIT_FAILED) if failure else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bramley.deploy", description=__doc__)
+    parser.add_argument("cluster", type=Path, nargs="?", metavar="CLUSTER.toml")
+    parser.add_argument("--state-dir", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--grpc", metavar="ADDRESS", help="where clients call")
+    parser.add_argument("--http", metavar="ADDRESS", help="where Prometheus scrapes")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    return parser
+
+
+def _overrides(arguments: argparse.Namespace) -> list[str]:
+    overrides: list[str] = list(arguments.overrides)
+    for key in ("grpc", "http"):
+        address = getattr(arguments, key)
+        if address is not None:
+            overrides.append(f"router.{key}={json.dumps(address)}")  # JSON's strings are TOML's
+    return overrides
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"bramley: {sentence}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The incarnations of a node's children: spawned, adopted or found astray, and their pidfiles.
+
+Whoever spawns, stops or removes one holds the lease's lock (``Ownership.acting``).
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from bramley.common.child import ChildContext
+from bramley.common.logs import facts
+from bramley.deploy.process import Incarnation, answers, spawn
+from bramley.deploy.state import Record, StateFolder
+from bramley.deploy.supervisor import Key, Level, Seen
+from bramley.deploy.sweep import children_of
+
+log = logging.getLogger(__name__)
+
+
+class Children:
+    """All that lives in a run folder.
+
+    Attributes:
+        incarnations: by epoch; each stays until it is removed.
+    """
+
+    def __init__(
+        self,
+        state: StateFolder,
+        run_dir: str,
+        orphan_grace_s: float,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.incarnations: dict[int, Incarnation] = {}
+        self._state = state
+        self._run_dir = run_dir
+        self._orphan_grace_s = orphan_grace_s
+        self._on_change = on_change
+        self._noted: dict[int, Record] = {}
+        self._epochs: set[int] = set()  # of every child ever known here, so that none is astray
+        self._owner_fd, self._held_fd = os.pipe()  # the second ends with this process only
+
+    def seen(self) -> list[Seen]:
+        """Collect the facts that ``plan`` asks for."""
+        return [one.seen for one in self.incarnations.values()]
+
+    def of(self, key: Key) -> set[int]:
+        """Collect the epochs of a process's incarnations."""
+        return {epoch for epoch, one in self.incarnations.items() if one.key == key}
+
+    async def adopt(self) -> list[Incarnation]:
+        """Take over what lives: known and answering children, and strays to be ended.
+
+        Returns:
+            The children that can go on serving.
+        """
+        records = {record.epoch: record for record in self._state.records()}
+        found = await asyncio.to_thread(children_of, self._state.lease)
+        able = await asyncio.gather(
+            *(self._is_able(process, context, records) for process, context in found)
+        )
+        adopted: list[Incarnation] = []
+        for (process, context), is_able in zip(found, able, strict=True):
+            if is_able:
+                adopted.append(self._take(records[context.epoch]).adopt(process))
+                log.info("adopted", extra=_facts(adopted[-1]))
+            else:
+                self._take_stray(process, context)
+        return adopted
+
+    async def _is_able(
+        self, process: psutil.Process, context: ChildContext, records: dict[int, Record]
+    ) -> bool:
+        record = records.get(context.epoch)
+        return (
+            record is not None
+            and (record.pid, record.role, record.name) == (process.pid, context.role, context.name)
+            and context.run_dir == self._run_dir
+            and await answers(record.addresses)
+        )
+
+    async def sweep(self) -> bool:
+        """Take charge of children that no pidfile told of; False if there were none."""
+        found = await asyncio.to_thread(children_of, self._state.lease)
+        strays = [pair for pair in found if pair[1].epoch not in self._epochs]
+        for process, context in strays:
+            self._take_stray(process, context)
+        return bool(strays)
+
+    def _take_stray(self, process: psutil.Process, context: ChildContext) -> None:
+        record = Record(
+            role=context.role, name=context.name, epoch=context.epoch, pid=process.pid, spec=""
+        )
+        stray = self._take(record).adopt(process)
+        log.warning("found a stray", extra=_facts(stray))
+        stray.condemn()
+
+    def _take(self, record: Record) -> Incarnation:
+        log_file = self._state.log(record.key)
+        one = Incarnation(record, time.monotonic(), log_file, self._on_change)
+        self._epochs.add(record.epoch)
+        self._noted[record.epoch] = record
+        self.incarnations[record.epoch] = one
+        return one
+
+    async def spawn(
+        self, key: Key, spec: str, command: Sequence[str], settings_json: bytes
+    ) -> Incarnation:
+        """Start an incarnation, and write it down at once.
+
+        Returns:
+            The incarnation, not ready yet.
+
+        Raises:
+            OSError: it could not be started.
+        """
+        epoch = self._state.next_epoch()
+        self._epochs.add(epoch)  # before there is a process for a sweep to find
+        context = ChildContext(
+            role=key.role,
+            name=key.name,
+            epoch=epoch,
+            run_dir=self._run_dir,
+            lease_file=str(self._state.lease),
+            ready_fd=-1,
+            owner_fd=self._owner_fd,
+            orphan_grace_s=self._orphan_grace_s,
+        )
+        settings = self._state.write_settings(key, settings_json)
+        spawned = await spawn(command, context, settings, self._state.log(key))
+        pid = spawned.process.pid
+        record = Record(role=key.role, name=key.name, epoch=epoch, pid=pid, spec=spec)
+        one = self._take(record).own(spawned)
+        self.note(one)
+        log.info("started", extra=_facts(one))
+        return one
+
+    def changed(self) -> list[Incarnation]:
+        """Collect those whose pidfile is behind."""
+        return [
+            one for epoch, one in self.incarnations.items() if one.record is not self._noted[epoch]
+        ]
+
+    def note(self, one: Incarnation) -> None:
+        """Bring a pidfile up to date; without one, the next supervisor sweeps the child."""
+        self._noted[one.record.epoch] = one.record
+        with tolerated("pidfile"):
+            self._state.write_record(one.record)
+
+    def stop(self, epoch: int, level: Level) -> None:
+        """Signal an incarnation."""
+        one = self.incarnations[epoch]
+        log.info("stopping", extra={"facts": {**_named(one), "signal": level.value}})
+        one.send(level, time.monotonic())
+
+    def remove(self, epoch: int) -> Incarnation:
+        """Clear away what a dead incarnation left, and return it."""
+        one = self.incarnations.pop(epoch)
+        del self._noted[epoch]
+        with tolerated("pidfile"):
+            self._state.remove_record(one.key, epoch)
+            # ChildContext.socket: it stays behind a process that was killed.
+            Path(self._run_dir, f"{one.key.role}-{epoch}.sock").unlink(missing_ok=True)
+        log.info("ended", extra={"facts": {**_named(one), "exit": one.exit}})
+        return one
+
+
+@contextmanager
+def tolerated(what: str) -> Generator[None]:
+    """Go on without a file that cannot be written: serving matters more."""
+    try:
+        yield
+    except OSError as error:
+        log.error("cannot write", extra=facts(what=what, error=error))  # noqa: TRY400
+
+
+def _named(one: Incarnation) -> dict[str, object]:
+    record = one.record
+    return {"role": record.role, "name": record.name, "pid": record.pid, "epoch": record.epoch}
+
+
+def _facts(one: Incarnation) -> dict[str, object]:
+    return facts(**_named(one))

@@ -1,0 +1,291 @@
+"""Keeps a node's processes as they are wanted: looks, asks ``plan``, does the one thing."""
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from bramley.common.errors import AlreadyExists, Draining, UnknownResource
+from bramley.common.logs import facts
+from bramley.deploy.changes import Changes
+from bramley.deploy.children import Children, tolerated
+from bramley.deploy.describe import History, describe
+from bramley.deploy.lease import Ownership
+from bramley.deploy.process import Incarnation
+from bramley.deploy.settings import ClusterSettings
+from bramley.deploy.state import NodeFile, StateFolder
+from bramley.deploy.supervisor import (
+    Forget,
+    Key,
+    Limits,
+    Start,
+    Stop,
+    Wait,
+    Wanted,
+    backoff_s,
+    crashes_after,
+    plan,
+)
+from bramley.protos.v1 import node_pb2
+
+log = logging.getLogger(__name__)
+
+ROUTER: Final = Key("router", "router")
+_SWEEP_EVERY_S = 10.0
+
+
+class Keeper:
+    """The processes of one node.
+
+    Attributes:
+        changes: told whenever ``processes`` may answer otherwise.
+        failure: why the node cannot run at all; empty while it can.
+        target: of the NodeService.
+    """
+
+    def __init__(
+        self, settings: ClusterSettings, state: StateFolder, ownership: Ownership, run_dir: str
+    ) -> None:
+        self.changes = Changes()
+        self.failure = ""
+        self.target = f"unix:{run_dir}/node.sock"
+        self._node = settings.node
+        self._models = {name: canonical(model) for name, model in settings.models.items()}
+        self._router = msgspec.structs.replace(settings.router, node=self.target)
+        self._router_addresses: dict[str, str] = {}
+        self._state = state
+        self._ownership = ownership
+        self._run_dir = run_dir
+        self._limits = _limits(settings)
+        self._children = Children(state, run_dir, settings.node.orphan_grace_s, self.changes.notify)
+        self._desired = {ROUTER: Wanted(spec=canonical(self._router))}
+        self._histories: dict[Key, History] = {}
+        self._is_stopping = False
+        self._has_served = False  # a child of this node was ready: its settings can work
+
+    async def adopt(self, previous: NodeFile | None) -> None:
+        """Take over what the last supervisor left: its wishes and its living children."""
+        for name, spec in self._state.read_wanted().items():
+            if self._models.get(name) == spec:
+                self._desired[Key("worker", name)] = Wanted(spec=spec)
+        adopted = await self._children.adopt()
+        for one in adopted:
+            self._histories[one.key] = History(starts=1, epoch=one.record.epoch)
+        self._has_served = bool(adopted)
+        if adopted and previous is not None:  # else nobody holds on to the old ports
+            self._router_addresses = previous.addresses
+        async with self._ownership.acting():
+            self._write_node()
+
+    async def run(self) -> None:
+        """Act until the node has been stopped and nothing of it lives."""
+        while True:
+            change = self.changes.next()
+            await self._note_changes()
+            now_s = time.monotonic()
+            match plan(self._desired, self._children.seen(), now_s, self._limits):
+                case Start(key):
+                    await self._start(key)
+                case Stop(epoch, level):
+                    async with self._ownership.acting():
+                        self._children.stop(epoch, level)
+                case Forget(epoch):
+                    await self._forget(epoch)
+                case Wait(until_s):
+                    if self._is_stopping and await self._is_all_gone():
+                        return
+                    await _wait(change, until_s)
+                    continue
+            self.changes.notify()
+
+    async def sweep_forever(self) -> None:
+        """Look for strays now and then: one may have been between fork and exec before."""
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY_S)
+            await self._children.sweep()
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """End all processes in good order, or ``at_once``; then ``run`` returns."""
+        self._is_stopping = True
+        self._desired.clear()
+        if at_once:
+            self._limits = replace(self._limits, stop_s=0.0, drain_s=0.0)
+        self.changes.notify()
+
+    async def start_worker(self, name: str, spec: str) -> None:
+        """Make a worker wanted; ``spec`` as ``canonical`` gives it.
+
+        Raises:
+            Draining: the node is stopping.
+            AlreadyExists: it is wanted with another spec.
+        """
+        async with self._ownership.acting():
+            if self._is_stopping:
+                raise Draining("the node is stopping")
+            wanted = self._desired.setdefault(Key("worker", name), Wanted(spec=spec))
+            if wanted.spec != spec:
+                raise AlreadyExists(f"worker {name!r} has other settings: stop it first")
+            self._write_wanted()
+        self.changes.notify()
+
+    async def stop_worker(self, name: str) -> None:
+        """Make a worker unwanted, and wait until it is gone.
+
+        Raises:
+            UnknownResource: it was not wanted, and none of that name is still stopping.
+        """
+        key = Key("worker", name)
+        async with self._ownership.acting():
+            wanted = self._desired.pop(key, None)
+            epochs = self._children.of(key)
+            if wanted is None and not epochs:
+                raise UnknownResource("worker", name)
+            self._write_wanted()
+        self.changes.notify()
+        await self.changes.until(lambda: not epochs & self._children.incarnations.keys())
+
+    def processes(self) -> list[node_pb2.Process]:
+        """Describe the supervisor and every process that lives or is wanted."""
+        state = (
+            node_pb2.PROCESS_STATE_STOPPING if self._is_stopping else node_pb2.PROCESS_STATE_RUNNING
+        )
+        me = node_pb2.Process(
+            role="supervisor",
+            name="supervisor",
+            pid=os.getpid(),
+            state=state,
+            epoch=self._ownership.epoch,
+            address=self.target,
+            addresses={"grpc": self.target},
+        )
+        children = self._children.incarnations.values()
+        return [me, *describe(self._desired, children, self._histories)]
+
+    def process(self, name: str) -> node_pb2.Process:
+        """Describe a worker as it is to be: never one that is on its way out."""
+        key = Key("worker", name)
+        wanted = {key: self._desired[key]}
+        serving = [
+            one
+            for one in self._children.incarnations.values()
+            if one.key == key and not one.is_stopping
+        ]
+        return next(describe(wanted, serving, self._histories))
+
+    async def _start(self, key: Key) -> None:
+        history = self._histories.setdefault(key, History())
+        is_router = key == ROUTER
+        command = self._node.router_command if is_router else self._node.worker_command
+        try:
+            async with self._ownership.acting():
+                wanted = self._desired.get(key)
+                if wanted is None:  # it was stopped while we waited
+                    return
+                content = self._router_settings() if is_router else wanted.spec.encode()
+                one = await self._children.spawn(key, wanted.spec, command, content)
+        except OSError as error:
+            log.error("cannot start", extra=facts(role=key.role, name=key.name, error=error))  # noqa: TRY400
+            history.last_exit = f"cannot start: {error}"
+            self._back_off(key, history, lived_s=0.0)
+            return
+        history.starts += 1
+        history.epoch = one.record.epoch
+
+    def _router_settings(self) -> bytes:
+        """Encode the router's settings; it keeps the free ports that its predecessor took."""
+        kept = {
+            kind: self._router_addresses.get(kind, wanted)
+            for kind, wanted in (("grpc", self._router.grpc), ("http", self._router.http))
+            if wanted.endswith(":0")
+        }
+        return msgspec.json.encode(msgspec.structs.replace(self._router, **kept))
+
+    async def _forget(self, epoch: int) -> None:
+        async with self._ownership.acting():
+            one = self._children.remove(epoch)
+        if one.key not in self._desired:
+            if not self._children.of(one.key):
+                self._histories.pop(one.key, None)
+            return
+        history = self._histories.setdefault(one.key, History())
+        history.last_exit = one.exit
+        if not one.has_failed:
+            return
+        if one.key == ROUTER and not self._has_served and one.exit.startswith("exit code"):
+            self.failure = f"the router does not start: {one.exit}"
+            self.stop()
+            return
+        self._back_off(one.key, history, time.monotonic() - one.started_s)
+
+    def _back_off(self, key: Key, history: History, lived_s: float) -> None:
+        if key not in self._desired:
+            return
+        history.crashes = crashes_after(history.crashes, lived_s, self._limits)
+        pause_s = backoff_s(history.crashes, self._limits)
+        self._desired[key] = replace(self._desired[key], not_before_s=time.monotonic() + pause_s)
+
+    async def _note_changes(self) -> None:
+        changed = self._children.changed()
+        if not changed:
+            return
+        async with self._ownership.acting():
+            for one in changed:
+                self._children.note(one)
+                self._has_served = True
+                if one.key == ROUTER:
+                    self._note_router(one)
+
+    def _note_router(self, one: Incarnation) -> None:
+        self._router_addresses = one.record.addresses
+        log.info("the router is ready", extra=facts(**one.record.addresses))
+        self._write_node()
+
+    def _write_node(self) -> None:
+        node = NodeFile(
+            run_dir=self._run_dir,
+            node=self.target,
+            addresses=self._router_addresses,
+            pid=os.getpid(),
+            epoch=self._ownership.epoch,
+        )
+        with tolerated("node.json"):
+            self._state.write_node(node)
+
+    def _write_wanted(self) -> None:
+        specs = {
+            key.name: wanted.spec for key, wanted in self._desired.items() if key.role == "worker"
+        }
+        with tolerated("wanted.json"):  # the router asks again for what it wants
+            self._state.write_wanted(specs)
+
+    async def _is_all_gone(self) -> bool:
+        return not self._children.incarnations and not await self._children.sweep()
+
+
+def canonical(settings: object) -> str:
+    """Encode settings so that equal ones give equal text."""
+    return msgspec.json.encode(msgspec.to_builtins(settings), order="sorted").decode()
+
+
+def _limits(settings: ClusterSettings) -> Limits:
+    node = settings.node
+    return Limits(
+        start_s=node.start_timeout_s,
+        stop_s=node.stop_timeout_s,
+        drain_s=settings.router.drain_timeout_s,
+        backoff_min_s=node.backoff_min_s,
+        backoff_max_s=node.backoff_max_s,
+        settled_s=node.settled_s,
+    )
+
+
+async def _wait(change: asyncio.Event, until_s: float | None) -> None:
+    timeout_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+    try:
+        await asyncio.wait_for(change.wait(), timeout_s)
+    except TimeoutError:
+        return

@@ -1,0 +1,78 @@
+"""NodeService: what the router asks of a node's supervisor, over a unix socket."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc
+import msgspec
+
+from bramley.common import rpc
+from bramley.common.errors import InvalidRequest
+from bramley.deploy.keeper import Keeper, canonical
+from bramley.protos.v1 import node_pb2, node_pb2_grpc
+from bramley.worker.settings import ModelName
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class NodeServicer(node_pb2_grpc.NodeServiceServicer):
+    """Translates calls into the keeper's methods."""
+
+    def __init__(self, keeper: Keeper, epoch: int) -> None:
+        self._keeper = keeper
+        self._epoch = epoch
+
+    async def StartWorker(  # noqa: D102
+        self, request: node_pb2.StartWorkerRequest, context: Context
+    ) -> node_pb2.StartWorkerResponse:
+        name, spec = _checked(request.spec)
+        await self._keeper.start_worker(name, spec)
+        return node_pb2.StartWorkerResponse(process=self._keeper.process(name))
+
+    async def StopWorker(  # noqa: D102
+        self, request: node_pb2.StopWorkerRequest, context: Context
+    ) -> node_pb2.StopWorkerResponse:
+        await self._keeper.stop_worker(request.name)
+        return node_pb2.StopWorkerResponse()
+
+    async def Watch(  # noqa: D102
+        self, request: node_pb2.WatchRequest, context: Context
+    ) -> AsyncGenerator[node_pb2.WatchResponse]:
+        sent: node_pb2.WatchResponse | None = None
+        while True:
+            change = self._keeper.changes.next()
+            response = node_pb2.WatchResponse(epoch=self._epoch, processes=self._keeper.processes())
+            if response != sent:
+                yield response
+                sent = response
+            await change.wait()
+
+
+def _checked(spec: node_pb2.WorkerSpec) -> tuple[str, str]:
+    try:
+        name = msgspec.convert(spec.name, ModelName)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest("spec.name", str(error)) from error
+    try:
+        settings = msgspec.json.decode(spec.settings_json, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise InvalidRequest("spec.settings_json", str(error)) from error
+    return name, canonical(settings)
+
+
+async def serve(keeper: Keeper, epoch: int) -> grpc.aio.Server:
+    """Serve the NodeService of ``keeper`` at its target.
+
+    Returns:
+        The server, started.
+
+    Raises:
+        OSError: the socket cannot be had.
+    """
+    server = rpc.new_server()
+    node_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(keeper, epoch), server)
+    rpc.add_health(server)
+    rpc.add_reflection(server, [node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name])
+    rpc.bind(server, keeper.target)
+    await server.start()
+    return server
