@@ -1,0 +1,364 @@
+"""A worker without a model: speaks WorkerService, and fails where its script says.
+
+A prompt's tokens are its UTF-8 bytes. The answer's tokens are 0, 1, 2, ... with the texts
+"0 ", "1 ", "2 ", ...: a test sees what was lost, doubled or reordered. As a process::
+
+    python tests/support/fake_worker.py [--script FILE] --child JSON --settings FILE
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+from array import array
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+
+from bramley.common import logs, rpc
+from bramley.common.child import Child, ChildContext, parse_context
+from bramley.common.errors import (
+    ContextTooLong,
+    DeviceOom,
+    Draining,
+    InvalidRequest,
+    NotLoaded,
+    Unsupported,
+)
+from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
+
+# As a process its folder, not the one above, is the first of the path.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from support.script import Script, read
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Responses = AsyncGenerator[worker_pb2.WorkerServiceGenerateResponse]
+SERVICE = "bramley.protos.v1.WorkerService"
+PREFILL_CHUNKS = 4
+
+
+class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
+    """The service.
+
+    Args:
+        model: its name.
+        script: its part.
+        die: what "die" does; a process ends.
+
+    Attributes:
+        prepared: internal facts for tests: texts of the prompts that Prepare saw.
+        generated: internal ids that reached Generate.
+        cancelled: internal ids whose caller left.
+        running: streams now; ``running_most`` is the most so far.
+    """
+
+    def __init__(self, model: str, script: Script, die: Callable[[], None]) -> None:
+        self._model = model
+        self._script = script
+        self._die = die
+        self._news = asyncio.Event()
+        self._steps = 0
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
+        self.state = types_pb2.MODEL_STATE_STARTING
+        self.progress = 0.0
+        self.prepared: list[str] = []
+        self.generated: list[str] = []
+        self.cancelled: list[str] = []
+        self.running = 0
+        self.running_most = 0
+
+    async def load(self) -> None:
+        """Pretend to load the model."""
+        self._set(types_pb2.MODEL_STATE_LOADING)
+        for tenth in range(10):
+            self.progress = tenth / 10
+            self._changed()
+            await asyncio.sleep(self._script.load_s / 10 if self._script.load_s >= 0 else 3600)
+        self.progress = 1.0
+        self._set(types_pb2.MODEL_STATE_READY)
+
+    async def Prepare(
+        self, request: worker_pb2.PrepareRequest, context: Context
+    ) -> worker_pb2.PrepareResponse:
+        """Tokenize and check."""
+        self._check_serving()
+        asked = request.request
+        script = self._script.for_request(asked.labels)
+        self.prepared.append(asked.request_id)
+        await self._act("prepare", script)
+        kind = asked.WhichOneof("input") or "input"
+        ids = _token_ids(asked)
+        if not ids:
+            raise InvalidRequest(kind, "the prompt is empty")
+        room = script.context_tokens - len(ids)
+        wanted = asked.stop.max_tokens if asked.stop.HasField("max_tokens") else script.tokens
+        if wanted < 1:
+            raise InvalidRequest("stop.max_tokens", f"{wanted} is less than 1")
+        if wanted > room:
+            raise ContextTooLong(
+                kind, prompt=len(ids), max_tokens=wanted, limit=script.context_tokens
+            )
+        return worker_pb2.PrepareResponse(
+            token_ids_le=array("I", ids).tobytes(), stable_tokens=len(ids), max_tokens=wanted
+        )
+
+    async def Generate(
+        self, request: worker_pb2.WorkerServiceGenerateRequest, context: Context
+    ) -> Responses:
+        """Stream the scripted answer."""
+        self._check_serving()
+        self.generated.append(request.internal_id)
+        self.running += 1
+        self.running_most = max(self.running, self.running_most)
+        self._changed()
+        script = self._script.for_request(request.request.labels)
+        try:
+            async for response in self._answer(request, script):
+                yield response
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled.append(request.internal_id)
+            self.running += script.ignore_cancel
+            raise
+        finally:
+            self.running -= 1
+            self._changed()
+
+    async def WatchLoad(
+        self, request: worker_pb2.WatchLoadRequest, context: Context
+    ) -> AsyncGenerator[worker_pb2.WatchLoadResponse]:
+        """Tell the load at each change and heartbeat."""
+        while True:
+            news = self._news
+            yield worker_pb2.WatchLoadResponse(load=self._load())
+            try:
+                async with asyncio.timeout(self._script.heartbeat_s):
+                    await news.wait()
+            except TimeoutError:
+                continue
+
+    async def Info(
+        self, request: worker_pb2.InfoRequest, context: Context
+    ) -> worker_pb2.InfoResponse:
+        """Tell the limits."""
+        return worker_pb2.InfoResponse(model=self._model, limits=self._limits(), backend="fake")
+
+    async def Detokenize(
+        self, request: worker_pb2.WorkerServiceDetokenizeRequest, context: Context
+    ) -> worker_pb2.WorkerServiceDetokenizeResponse:
+        """Bytes to text."""
+        ids = array("I", request.token_ids_le)
+        if any(token > 255 for token in ids):
+            raise InvalidRequest("token_ids", "a token is outside the vocabulary")
+        text = bytes(ids).decode(errors="replace")
+        return worker_pb2.WorkerServiceDetokenizeResponse(text=text)
+
+    async def Embed(self, request: Any, context: Context) -> NoReturn:
+        """Refuse."""
+        raise Unsupported("a fake worker has no embeddings")
+
+    async def LoadAdapter(self, request: Any, context: Context) -> NoReturn:
+        """Refuse."""
+        raise Unsupported("a fake worker has no adapters")
+
+    async def UnloadAdapter(self, request: Any, context: Context) -> NoReturn:
+        """Refuse."""
+        raise Unsupported("a fake worker has no adapters")
+
+    async def Drain(
+        self, request: worker_pb2.WorkerServiceDrainRequest, context: Context
+    ) -> worker_pb2.WorkerServiceDrainResponse:
+        """Finish what runs."""
+        finished = self.running
+        self._set(types_pb2.MODEL_STATE_DRAINING)
+        while self.running:
+            await self._news.wait()
+        return worker_pb2.WorkerServiceDrainResponse(requests_finished=finished)
+
+    async def _answer(
+        self, request: worker_pb2.WorkerServiceGenerateRequest, script: Script
+    ) -> Responses:
+        await self._act("accepted", script)
+        prompt = array("I", request.prepared.token_ids_le)
+        self._prompt_tokens += len(prompt)
+        yield worker_pb2.WorkerServiceGenerateResponse(
+            started=generation_pb2.Started(prompt_tokens=len(prompt))
+        )
+        await self._act("started", script)
+        async for response in self._prefill(request.request, len(prompt), script):
+            yield response
+        async for response in self._decode(request, script):
+            yield response
+
+    async def _prefill(
+        self, request: generation_pb2.GenerateRequest, prompt_tokens: int, script: Script
+    ) -> Responses:
+        for chunk in range(PREFILL_CHUNKS if script.prefill_s else 0):
+            await asyncio.sleep(script.prefill_s / PREFILL_CHUNKS)
+            if request.stream.progress:
+                done = prompt_tokens * (chunk + 1) // PREFILL_CHUNKS
+                yield worker_pb2.WorkerServiceGenerateResponse(
+                    progress=generation_pb2.Progress(
+                        prompt_tokens_done=done, prompt_tokens=prompt_tokens
+                    )
+                )
+
+    async def _decode(
+        self, request: worker_pb2.WorkerServiceGenerateRequest, script: Script
+    ) -> Responses:
+        prompt = array("I", request.prepared.token_ids_le)
+        texts = list(bytes(prompt).decode()) if script.echo else None
+        total = min(request.prepared.max_tokens, len(texts) if texts else sys.maxsize)
+        start_s, sent = time.monotonic(), 0
+        while sent < total:
+            due = sent + 1
+            if script.interval_s:  # what fell due while the last message was under way goes along
+                await asyncio.sleep(start_s + due * script.interval_s - time.monotonic())
+                due = max(due, int((time.monotonic() - start_s) / script.interval_s))
+            due = min(due, total)
+            numbers = range(sent, due)
+            self._steps += 1
+            self._completion_tokens += len(numbers)
+            delta = generation_pb2.Delta(
+                token_ids=numbers,
+                text="".join(texts[n] if texts else f"{n} " for n in numbers),
+                completion_tokens=due,
+            )
+            if request.request.HasField("logprobs"):
+                delta.logprobs.token_ids.extend(numbers)
+                delta.logprobs.logprobs.extend(-float(n) for n in numbers)
+            for index in range(max(request.request.n, 1)):
+                delta.index = index
+                yield worker_pb2.WorkerServiceGenerateResponse(delta=delta)
+            if sent <= total // 2 < due:
+                await self._act("delta", script)
+            sent = due
+        usage = types_pb2.Usage(prompt_tokens=len(prompt), completion_tokens=total)
+        for index in range(max(request.request.n, 1)):
+            yield worker_pb2.WorkerServiceGenerateResponse(
+                finished=generation_pb2.Finished(
+                    index=index,
+                    reason=types_pb2.FINISH_REASON_LENGTH,
+                    usage=usage,
+                    lane=types_pb2.LANE_BATCHED,
+                )
+            )
+
+    async def _act(self, point: str, script: Script) -> None:
+        for action, where in script.actions.items():
+            if where != point:
+                continue
+            match action:
+                case "die":
+                    self._die()
+                    await asyncio.sleep(3600)
+                case "stall":
+                    await asyncio.sleep(3600)
+                case "sigstop":
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                case "block":
+                    time.sleep(3600)  # noqa: ASYNC251  blocking the loop is the point
+                case "oom":
+                    raise DeviceOom("no memory for this request", facts={"needed": 1 << 40})
+                case _:
+                    raise InvalidRequest("sampling.top_p", "2.0 is not within 0 and 1")
+
+    def _check_serving(self) -> None:
+        if self.state == types_pb2.MODEL_STATE_DRAINING:
+            raise Draining("this worker finishes what it has", retry_after_s=1.0)
+        if self.state != types_pb2.MODEL_STATE_READY:
+            raise NotLoaded("the model is being loaded", reason="MODEL_LOADING")
+
+    def _load(self) -> worker_pb2.Load:
+        is_ready = self.state == types_pb2.MODEL_STATE_READY
+        return worker_pb2.Load(
+            state=self.state,
+            load_progress=self.progress,
+            steps=self._steps,
+            requests_running=self.running,
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
+            limits=self._limits() if is_ready else None,
+            revision="fake" if is_ready else "",
+        )
+
+    def _limits(self) -> types_pb2.ModelLimits:
+        return types_pb2.ModelLimits(
+            context_tokens=self._script.context_tokens,
+            vocabulary=256,
+            max_rows=self._script.max_rows,
+            lane=types_pb2.LANE_BATCHED,
+            has_chat_template=True,
+        )
+
+    def _set(self, state: types_pb2.ModelState.ValueType) -> None:
+        self.state = state
+        self._changed()
+
+    def _changed(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+def _token_ids(request: generation_pb2.GenerateRequest) -> list[int]:
+    match request.WhichOneof("input"):
+        case "token_ids":
+            return list(request.token_ids.ids)
+        case "chat":
+            lines = (f"{message.role}: {message.content}\n" for message in request.chat.messages)
+            return list("".join(lines).encode())
+        case _:
+            return list(request.text.encode())
+
+
+async def start(worker: FakeWorker, address: str) -> grpc.aio.Server:
+    """Serve ``worker`` at ``address``; the caller loads it and stops the server."""
+    server = rpc.new_server()
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(worker, server)
+    rpc.add_health(server)
+    rpc.add_reflection(server, [SERVICE])
+    rpc.bind(server, address)
+    await server.start()
+    return server
+
+
+async def run(context: ChildContext, script: Script) -> None:
+    """Be a worker process until told to stop."""
+    child = Child(context)
+    worker = FakeWorker(context.name, script, lambda: os._exit(70))
+    server = await start(worker, context.socket)
+    child.ready({"socket": context.socket})
+    loading = asyncio.create_task(worker.load())
+    if script.exit_after_s:
+        asyncio.get_running_loop().call_later(script.exit_after_s, os._exit, 71)
+    await child.until_stopped()
+    loading.cancel()
+    await server.stop(0.5)
+
+
+def main() -> int:
+    """Parse the arguments and run.
+
+    Returns:
+        The exit code of the script, if it sets one.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--script", type=Path)
+    parser.add_argument("--child", required=True)
+    parser.add_argument("--settings", required=True, type=Path)
+    arguments = parser.parse_args()
+    script = read(arguments.script)
+    context = parse_context(arguments.child)
+    logs.setup(f"worker/{context.name}")
+    if script.exit_code >= 0:
+        return script.exit_code
+    asyncio.run(run(context, script))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
