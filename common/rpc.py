@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
@@ -88,7 +88,7 @@ def add_health(server: grpc.aio.Server) -> health.aio.HealthServicer:
     return servicer
 
 
-Handler = grpc.RpcMethodHandler[Any, Any]
+MaybeHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"  # not generic at run time
 
 
 class ErrorBoundary(grpc.aio.ServerInterceptor):
@@ -96,9 +96,9 @@ class ErrorBoundary(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
+    ) -> MaybeHandler:
         """Wrap the handler of one call."""
         handler = await continuation(handler_call_details)
         if handler is None or handler_call_details.method.startswith("/grpc."):

@@ -52,13 +52,13 @@ def load(
         ModelError: in one sentence why this model cannot be served.
     """
     # mlx-lm and transformers take 1.5 s to import: not before the sockets are bound.
-    from bramley.worker.models.mlx_lm import layer_caches, load_model  # noqa: PLC0415
+    from bramley.worker.models.mlx_lm import layer_caches, load_model, load_tokenizer  # noqa: PLC0415
 
     started_s = time.monotonic()
     progress(0.2)
     folder = _folder(settings)
     with ThreadPoolExecutor(1, "tokenizer") as beside:
-        tokenizer_loading = beside.submit(Tokenizer, folder)
+        tokenizer_loading = beside.submit(lambda: Tokenizer(load_tokenizer(folder)))
         model = load_model(folder, dequantize=mx.default_device().type == mx.DeviceType.cpu)
         progress(0.8)
         tokenizer = tokenizer_loading.result()

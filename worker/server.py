@@ -5,6 +5,7 @@ thread's, and tokenizing has a thread of its own.
 """
 
 import asyncio
+import functools
 import uuid
 from array import array
 from collections.abc import AsyncIterator, Sequence
@@ -204,15 +205,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 chat = request.chat
                 messages = [_message(message) for message in chat.messages]
                 kwargs = json_format.MessageToDict(chat.template_kwargs)
-                return await loop.run_in_executor(
-                    self._text,
-                    lambda: render(
-                        tokenizer,
-                        messages,
-                        kwargs,
-                        continue_final_message=chat.continue_final_message,
-                    ),
+                rendering = functools.partial(
+                    render,
+                    tokenizer,
+                    messages,
+                    template_kwargs=kwargs,
+                    continue_final_message=chat.continue_final_message,
                 )
+                return await loop.run_in_executor(self._text, rendering)
             case None:
                 raise InvalidRequest("input", "one of chat, text and token_ids must be set")
 

@@ -21,15 +21,15 @@ class StopStrings:
         if not self._strings:
             return text
         text = self._held + text
-        ends = [
+        ends: list[tuple[int, int, str]] = [
             (start + len(string), -len(string), string)
             for string in self._strings
             if (start := text.find(string)) >= 0
         ]
         if ends:
-            end, _, self.matched = min(ends)
-            self._held = ""
-            return text[: end if self._include_stop else end - len(self.matched)]
+            end, _, matched = min(ends)
+            self.matched, self._held = matched, ""
+            return text[: end if self._include_stop else end - len(matched)]
         held = max(_overlap(text, string) for string in self._strings)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
