@@ -18,7 +18,7 @@ def to_status(error: BramleyError) -> grpc.Status:
     code = grpc.StatusCode[error.code]
     status = status_pb2.Status(code=code.value[0], message=error.message[:1000])
     status.details.extend(_packed(_details(error)))
-    return rpc_status.to_status(status)  # pyright: ignore[reportUnknownMemberType] its stub cannot see google.rpc
+    return rpc_status.to_status(status)
 
 
 def _details(error: BramleyError) -> Iterable[Message]:

@@ -77,7 +77,8 @@ async def _serve(context: ChildContext, settings: WorkerSettings, blas: Blas) ->
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S):
             await worker.servicer.drain()
-    await server.stop(0)
+    worker.servicer.close()
+    await server.stop(1.0)
     if not worker.engine.stop(DRAIN_S):
         logging.shutdown()
         os._exit(0)  # the engine is inside one long step, and nobody waits for it any more

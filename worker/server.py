@@ -59,6 +59,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._loaded: Loaded | None = None
         self._inboxes: dict[str, Inbox] = {}
         self._text = ThreadPoolExecutor(1, "text")
+        self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -76,6 +77,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         for output in outputs:
             if inbox := self._inboxes.get(output.request_id):
                 inbox.put(output)
+
+    def close(self) -> None:
+        """End the watches, after a drain: nothing more will be told."""
+        self._closed = True
+        self._board.changed()
 
     async def drain(self) -> int:
         """Admit nothing more; wait for what runs, and return how many that were."""
@@ -124,7 +130,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> AsyncIterator[worker_pb2.WatchLoadResponse]:
         """Tell the load at every change and heartbeat."""
         seen = -1
-        while True:
+        while not self._closed:
             seen = await self._board.wait(seen)
             yield worker_pb2.WatchLoadResponse(load=self._board.load())
 
