@@ -28,14 +28,15 @@ def down(
         raise NoCluster(state_dir)
     os.kill(lease.pid, signal.SIGTERM)
     give_up_s = time.monotonic() + timeout
-    while _is_alive(lease.pid):
+    while is_alive(lease.pid):
         if time.monotonic() > give_up_s:
             fail(f"the supervisor (pid {lease.pid}) still runs after {timeout:.0f} s")
         time.sleep(_POLL_S)
     typer.echo(f"the cluster in {state_dir} has stopped")
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process of that pid runs; one that only waits to be reaped does not."""
     import psutil  # noqa: PLC0415 -- only here
 
     try:

@@ -346,5 +346,4 @@ def test_starting_the_command_line_loads_no_grpc_and_no_model_library() -> None:
 
 def bramley(shell: Shell) -> list[str]:
     """Begin a command line of its own process."""
-    code = "from bramley.client.cli import main; main()"
-    return [sys.executable, "-c", code, "--state-dir", str(shell.state_dir)]
+    return [sys.executable, "-m", "bramley.client", "--state-dir", str(shell.state_dir)]
