@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,7 @@ class Router:
         add_reflection(grpc_server, [SERVICE])
         port = bind(grpc_server, self._settings.grpc)
         bind(grpc_server, self._socket)
-        with _metrics_server(self._settings.http, self.server.metrics.registry) as http:
+        async with _metrics_server(self._settings.http, self.server.metrics.registry) as http:
             self.addresses = {"grpc": f"{host}:{port}", "http": http, "socket": self._socket}
             await self._tell(health)
             await grpc_server.start()
@@ -104,19 +104,21 @@ class Router:
             await health.set(f"model/{name}", serving if gate.view.is_ready else silent)
 
 
-@contextlib.contextmanager
-def _metrics_server(address: str, registry: CollectorRegistry) -> Generator[str]:
+@asynccontextmanager
+async def _metrics_server(address: str, registry: CollectorRegistry) -> AsyncGenerator[str]:
+    if not address:
+        yield ""
+        return
     host, port = _host_and_port("http", address)
     try:
-        server, thread = start_http_server(port, host, registry)
+        server, _ = start_http_server(port, host, registry)
     except OSError as error:
         raise OSError(f"cannot listen on {address}: {error}") from error
     try:
         yield f"{host}:{server.server_port}"
     finally:
-        server.shutdown()
+        await asyncio.to_thread(server.shutdown)  # its thread looks twice a second
         server.server_close()
-        thread.join()
 
 
 def _host_and_port(key: str, address: str) -> tuple[str, int]:

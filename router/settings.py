@@ -13,7 +13,7 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Attributes:
         grpc: where clients call; port 0 takes a free one.
-        http: where Prometheus scrapes; port 0 takes a free one.
+        http: where Prometheus scrapes; port 0 takes a free one; empty for nowhere.
         node: gRPC target of the node's NodeService; empty in a router without one.
         models: settings of each model's worker, passed on as they are; all run.
         queue_max: requests of one model that may wait.

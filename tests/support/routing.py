@@ -68,6 +68,7 @@ async def routed(
     models: tuple[str, ...] = (MODEL,),
     in_processes: bool = False,
     is_ready: bool = True,
+    http: str = "",
     **settings: Any,
 ) -> AsyncGenerator[Bench]:
     """Run a router over fake workers for the length of the block.
@@ -80,8 +81,8 @@ async def routed(
         await node.serve()
         made = RouterSettings(
             grpc="127.0.0.1:0",
-            http="127.0.0.1:0",
             node=node.target,
+            http=http,
             models={model: {"path": "none"} for model in models},
             **settings,
         )
@@ -105,8 +106,27 @@ def ask(**fields: Any) -> generation_pb2.GenerateRequest:
 
 
 async def collect(call: Any) -> list[router_pb2.GenerateResponse]:
-    """Read a stream to its end."""
-    return [response async for response in call]
+    """Read a stream to its end; part of it may have been read before."""
+    responses: list[router_pb2.GenerateResponse] = []
+    while isinstance(response := await call.read(), router_pb2.GenerateResponse):
+        responses.append(response)
+    return responses
+
+
+async def read_until(call: Any, kind: str) -> router_pb2.GenerateResponse:
+    """Read a stream up to its first message of a kind.
+
+    Returns:
+        That message.
+
+    Raises:
+        AssertionError: the stream ended before.
+    """
+    while True:
+        response = await call.read()
+        assert isinstance(response, router_pb2.GenerateResponse), "the stream ended"
+        if response.WhichOneof("event") == kind:
+            return response
 
 
 def text_of(responses: list[router_pb2.GenerateResponse]) -> str:
