@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from bramley.common.child import Lease
 
 
+_NODE_FILE = "node.json"
+
+
 class NoCluster(NoReadyWorker):
     """No supervisor owns the state folder."""
 
@@ -51,9 +54,14 @@ def read_node(state_dir: Path) -> Node:
         NoCluster: there is none, or it is not whole.
     """
     try:
-        return msgspec.json.decode((state_dir / "node.json").read_bytes(), type=Node)
+        return msgspec.json.decode((state_dir / _NODE_FILE).read_bytes(), type=Node)
     except (OSError, msgspec.DecodeError) as error:
         raise NoCluster(state_dir) from error
+
+
+def has_node(state_dir: Path) -> bool:
+    """Whether a cluster has run here that did not end in good order, or still runs."""
+    return (state_dir / _NODE_FILE).exists()
 
 
 def owner(state_dir: Path) -> "Lease | None":

@@ -10,6 +10,7 @@ import typer
 from bramley.client.cluster import Model
 from bramley.client.commands.screen import progress_bar
 from bramley.client.events import Completion, Delta, Event, Gathering, Progress
+from bramley.common.errors import QueueTimeout
 
 if TYPE_CHECKING:
     from bramley.client.sync import Client
@@ -19,16 +20,22 @@ ENDED = ("failed", "stopped")
 _POLL_S = 0.1
 
 
-def wait_for(client: "Client", name: str) -> Model:
+def wait_for(client: "Client", name: str, timeout_s: float | None = None) -> Model:
     """Wait until the model ``name`` serves, or is known not to.
 
     Returns:
         The model. What to say of one that failed is left to the router: it has the details,
         and it knows whether the model is about to come back.
+
+    Raises:
+        QueueTimeout: it is still on its way after ``timeout_s``.
     """
+    start_s = time.monotonic()
     with progress_bar() as bar:
         while (model := client.get_model(name)).state not in {*SERVING, *ENDED}:
             bar.draw(f"{model.state} {name}", model.load_progress)
+            if timeout_s is not None and time.monotonic() - start_s > timeout_s:
+                raise QueueTimeout(f"model {name!r} is still {model.state} after {timeout_s:g} s")
             time.sleep(_POLL_S)
     return model
 

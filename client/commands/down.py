@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bramley.client.commands.screen import fail
-from bramley.client.node import NoCluster, owner
+from bramley.client.node import NoCluster, has_node, owner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,12 @@ def down(
     state_dir: Path = context.obj
     lease = owner(state_dir)
     if lease is None:
-        raise NoCluster(state_dir)
+        if not has_node(state_dir):
+            raise NoCluster(state_dir)
+        fail(
+            f"the supervisor of {state_dir} is gone: what it left ends by itself soon,"
+            " or goes on under a new `bramley up`"
+        )
     os.kill(lease.pid, signal.SIGTERM)
     give_up_s = time.monotonic() + timeout
     while is_alive(lease.pid):

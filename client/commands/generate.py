@@ -1,6 +1,7 @@
 """``bramley generate``: one answer, to stdout as it comes or as one JSON object."""
 
 import sys
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,9 +45,14 @@ def generate(  # noqa: PLR0913 -- an option each
     options["temperature"] = temperature
     options["top_p"] = top_p
     options["seed"] = seed
+    start_s = time.monotonic()
     with router(context.obj) as client:
-        # Where the model has failed nobody knows its template, and the router refuses either.
-        if wait_for(client, model).has_chat_template in {True, None} if chat is None else chat:
+        if chat is None:
+            # Where the model has failed nobody knows its template, and the router refuses either.
+            chat = wait_for(client, model, timeout).has_chat_template is not False
+        if timeout is not None:
+            timeout -= time.monotonic() - start_s
+        if chat:
             options["messages"] = [{"role": "user", "content": text}]
             events = client.generate(model, timeout_s=timeout, **options)
         else:

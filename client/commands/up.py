@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bramley.client.cluster import Model
 
 _POLL_S = 0.1
+_ANSWER_S = 5.0
 
 
 def up(
@@ -93,7 +94,7 @@ def _until_settled(state_dir: Path, pid: int) -> Generator["list[Model] | None"]
     with Client(node.router) as client:
         while True:
             try:
-                models = client.status().models
+                models = client.status(timeout_s=_ANSWER_S).models
             except RemoteError:
                 models = None
             yield models

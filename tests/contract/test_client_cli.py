@@ -122,6 +122,15 @@ def test_generate_waits_for_a_loading_model(
     assert capsys.readouterr().err == ""  # no bar: it is no terminal
 
 
+def test_timeout_covers_the_wait_for_a_loading_model(
+    shell: Shell, router: FakeRouter, capsys: Output
+) -> None:
+    router.model = router_pb2.Model(name=MODEL, state=types_pb2.MODEL_STATE_LOADING)
+    assert shell.run("generate", MODEL, "hi", "--timeout", "0.2") == 1
+    expected = "bramley: model 'fake' is still loading after 0.2 s\n"
+    assert capsys.readouterr().err == expected
+
+
 def test_generate_tells_why_the_router_refuses_a_failed_model(
     shell: Shell, router: FakeRouter, capsys: Output
 ) -> None:
@@ -188,6 +197,12 @@ def test_dead_cluster_is_a_stopped_one(shell: Shell, capsys: Output) -> None:
     assert "no cluster runs in" in capsys.readouterr().err
     assert shell.run("status", "--json") == 0
     assert printed(capsys)["state"] == "stopped"
+
+
+def test_down_tells_that_only_the_supervisor_is_gone(shell: Shell, capsys: Output) -> None:
+    write_state(shell.state_dir, router="unix:/nonexistent/r", node="unix:/nonexistent/n")
+    assert shell.run("down") == 1
+    assert f"the supervisor of {shell.state_dir} is gone" in capsys.readouterr().err
 
 
 def test_absent_router_of_a_living_cluster_is_not_a_stopped_cluster(
