@@ -138,11 +138,10 @@ class Engine:
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, set()
             self._waiting.extend(submitted)
-            self._count()
-        if cancelled:
-            for request in [*self._waiting, *self._slots.seated]:
+            for request in [*self._waiting, *self._slots.seated] if cancelled else ():
                 if request.id in cancelled:
                     self._end(request)
+            self._count()
         return not self._stopping
 
     @property

@@ -1,0 +1,125 @@
+"""Greedy tokens: alone, in a batch, in chunks and by mlx-lm's own loop are the same tokens.
+
+float32 on the CPU with a BLAS whose rows do not depend on the batch, so equality is exact.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from mlx import nn
+
+from support.engines import InProcessEngine, request
+from support.tiny_models import build, greedy
+
+LENGTHS = (1, 2, 3, 7, 8, 9, 20, 33)
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    return build("full", seed=5)
+
+
+@pytest.fixture
+def engine(model: nn.Module) -> Iterator[InProcessEngine]:
+    made = InProcessEngine(model)
+    yield made
+    made.close()
+
+
+def prompts(seed: int = 1) -> dict[str, list[int]]:
+    """Prompts of many lengths, each with a byte of its own in it."""
+    random = np.random.default_rng(seed)
+    made: dict[str, list[int]] = {}
+    for marker, length in enumerate(LENGTHS):
+        ids = [int(token) for token in random.integers(0, 200, length)]
+        ids[length // 2] = 200 + marker
+        made[f"{length} tokens"] = ids
+    return made
+
+
+@pytest.fixture(scope="module")
+def oracle(model: nn.Module) -> dict[str, list[int]]:
+    """mlx-lm's own loop, each prompt alone and cold."""
+    tokens = {name: greedy(model, prompt, 24) for name, prompt in prompts().items()}
+    assert len({tuple(answer) for answer in tokens.values()}) == len(tokens), "answers differ"
+    return tokens
+
+
+def test_b011_alone_equals_mlx_lm(engine: InProcessEngine, oracle: dict[str, list[int]]) -> None:
+    for name, prompt in prompts().items():
+        assert engine.run(request(name, prompt, max_tokens=24))[name] == oracle[name]
+
+
+def test_b012_rows_of_all_lengths_equal_each_alone(
+    engine: InProcessEngine, oracle: dict[str, list[int]]
+) -> None:
+    together = [request(name, prompt, max_tokens=24) for name, prompt in prompts().items()]
+    assert engine.run(*together) == oracle
+
+
+def test_b012_x3_rows_that_join_and_leave_equal_each_alone(
+    engine: InProcessEngine, oracle: dict[str, list[int]]
+) -> None:
+    waiting = [request(name, prompt, max_tokens=24) for name, prompt in prompts().items()]
+    first, *later = waiting
+    ended_early = request("short", [9, 8, 7], max_tokens=5)
+    for step, one in zip((1, 4, 5, 9, 13, 14, 20), later, strict=True):
+        engine.at_step[step] = lambda one=one: engine.submit(one)
+    engine.submit(first, ended_early)
+    engine.until(lambda: len(engine.outcomes) == len(waiting) + 1)
+    outcomes = engine.finished()
+    assert {name: outcomes[name].tokens for name in oracle} == oracle
+
+
+@pytest.mark.parametrize("step", [2, 6, 11, 15])
+def test_b012_a_row_cancelled_midway_changes_no_other(
+    engine: InProcessEngine, oracle: dict[str, list[int]], step: int
+) -> None:
+    together = [request(name, prompt, max_tokens=24) for name, prompt in prompts().items()]
+    engine.at_step[step] = lambda: engine.engine.cancel("7 tokens")
+    engine.submit(*together)
+    others = [name for name in oracle if name != "7 tokens"]
+    assert {name: one.tokens for name, one in engine.finished(*others).items()} == {
+        name: oracle[name] for name in others
+    }
+    assert len(engine.outcomes["7 tokens"].tokens) < 24
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 16])
+def test_a_prompt_in_chunks_equals_the_whole(
+    model: nn.Module, oracle: dict[str, list[int]], chunk: int
+) -> None:
+    engine = InProcessEngine(model, chunk_tokens=chunk)
+    together = [request(name, prompt, max_tokens=24) for name, prompt in prompts().items()]
+    assert engine.run(*together) == oracle
+    engine.close()
+
+
+def test_b016_the_same_prompt_twice_gives_the_same_answer(
+    engine: InProcessEngine, oracle: dict[str, list[int]]
+) -> None:
+    for _ in range(2):
+        prompt = prompts()["20 tokens"]
+        assert engine.run(request("again", prompt, max_tokens=24))["again"] == oracle["20 tokens"]
+    extended = [*prompts()["20 tokens"], *oracle["20 tokens"][:8]]
+    assert engine.run(request("on", extended, max_tokens=16))["on"] == oracle["20 tokens"][8:]
+
+
+def test_more_requests_than_rows_wait_their_turn(
+    model: nn.Module, oracle: dict[str, list[int]]
+) -> None:
+    engine = InProcessEngine(model, max_rows=3)
+    together = [request(name, prompt, max_tokens=24) for name, prompt in prompts().items()]
+    assert engine.run(*together) == oracle
+    engine.close()
+
+
+def test_rows_grow_past_their_first_room(model: nn.Module) -> None:
+    engine = InProcessEngine(model)
+    long = [int(token) for token in np.random.default_rng(3).integers(0, 256, 250)]
+    answers = engine.run(
+        request("long", long, max_tokens=40), request("short", [5, 6], max_tokens=40)
+    )
+    assert answers == {"long": greedy(model, long, 40), "short": greedy(model, [5, 6], 40)}
+    engine.close()

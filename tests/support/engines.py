@@ -1,0 +1,141 @@
+"""An engine in this process: requests in, what became of them out."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mlx import nn
+
+from bramley.common.errors import BramleyError
+from bramley.worker.cache.full import FullState
+from bramley.worker.cache.table import RowTable
+from bramley.worker.engine.cohort import Cohort
+from bramley.worker.engine.engine import Engine, EngineLimits
+from bramley.worker.engine.executor import Executor
+from bramley.worker.engine.outputs import Failed, Output, Prefilled, Token
+from bramley.worker.engine.slots import Slots
+from bramley.worker.engine.stopping import Finish
+from bramley.worker.request import Request, StopRule
+from bramley.worker.sampling.params import SamplingParams
+
+PATIENCE_S = 60.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the engine said of one request."""
+
+    tokens: list[int] = field(default_factory=list[int])
+    progress: list[int] = field(default_factory=list[int])
+    finish: Finish | None = None
+    error: BramleyError | None = None
+
+
+def request(
+    name: str,
+    prompt: Sequence[int],
+    *,
+    max_tokens: int = 16,
+    sampling: SamplingParams | None = None,
+    eos: frozenset[int] = frozenset(),
+    progress: bool = False,
+) -> Request:
+    """Make a request: greedy unless told otherwise."""
+    return Request(
+        id=name,
+        prompt=prompt,
+        stop=StopRule(max_tokens=max_tokens, end_ids=eos),
+        sampling=sampling or SamplingParams(),
+        wants_progress=progress,
+    )
+
+
+class InProcessEngine:
+    """Runs a model's engine on its own thread.
+
+    ``at_step`` maps a step's number, counted from the first delivery on, to what is to be
+    done when that step has been delivered: joins and cancels at exact places.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        layers: int = 2,
+        max_rows: int = 8,
+        waiting_max: int = 1000,
+        chunk_tokens: int = 64,
+    ) -> None:
+        self.outcomes: dict[str, Outcome] = {}
+        self.at_step: dict[int, Callable[[], None]] = {}
+        self.step = 0
+        self._changed = threading.Condition()
+
+        def load(slots: Slots) -> tuple[Executor, Cohort]:
+            table = RowTable()
+            self.cohort = Cohort(table, [FullState(table) for _ in range(layers)])
+            self.executor = Executor(model, self.cohort, slots)
+            return self.executor, self.cohort
+
+        limits = EngineLimits(max_rows=max_rows, waiting_max=waiting_max, chunk_tokens=chunk_tokens)
+        self.engine = Engine(load, limits, self._deliver)
+        self.engine.start()
+
+    def submit(self, *requests: Request) -> None:
+        """Hand requests over; with no step in between."""
+        for one in requests:
+            self.outcomes[one.id] = Outcome()
+            self.engine.submit(one)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition on ``outcomes`` holds."""
+        give_up_s = time.monotonic() + PATIENCE_S
+        with self._changed:
+            while not condition():
+                assert time.monotonic() < give_up_s, self.outcomes
+                self._changed.wait(0.01)  # a cancel is not told of
+
+    def finished(self, *names: str) -> dict[str, Outcome]:
+        """Wait until the named requests, or all, have ended."""
+
+        def ended() -> bool:
+            wanted = [self.outcomes[name] for name in names or self.outcomes]
+            return all(one.finish is not None or one.error is not None for one in wanted)
+
+        self.until(ended)
+        return {name: self.outcomes[name] for name in names or self.outcomes}
+
+    def idle(self) -> None:
+        """Wait until nobody sits or waits."""
+        counters = self.engine.counters
+        self.until(lambda: not counters.running and not counters.waiting)
+
+    def run(self, *requests: Request) -> dict[str, list[int]]:
+        """Run requests to their ends, together; their tokens."""
+        self.submit(*requests)
+        outcomes = self.finished(*(one.id for one in requests))
+        assert not [one.error for one in outcomes.values() if one.error is not None]
+        return {name: one.tokens for name, one in outcomes.items()}
+
+    def close(self) -> None:
+        """End the engine's thread."""
+        assert self.engine.stop(PATIENCE_S)
+
+    def _deliver(self, outputs: Sequence[Output]) -> None:
+        with self._changed:
+            for output in outputs:
+                self._note(self.outcomes[output.request_id], output)
+            self._changed.notify_all()
+        self.step += 1
+        if action := self.at_step.pop(self.step, None):
+            action()
+
+    def _note(self, outcome: Outcome, output: Output) -> None:
+        if isinstance(output, Token):
+            outcome.tokens.append(output.token)
+            outcome.finish = output.finish
+        elif isinstance(output, Prefilled):
+            outcome.progress.append(output.tokens)
+        elif isinstance(output, Failed):
+            outcome.error = output.error
