@@ -87,10 +87,11 @@ class Cluster:
             self._run_dirs.add(Path(node.removeprefix("unix:")).parent)
         return status
 
-    def worker_pid(self) -> int:
-        """Find the process that has the model."""
+    def worker_pid(self, model: str) -> int:
+        """Find the process that has ``model``."""
         processes = self.status()["processes"]
-        return next(each["pid"] for each in processes if each["role"] == "worker")
+        of_model = ("worker", model)
+        return next(each["pid"] for each in processes if (each["role"], each["name"]) == of_model)
 
     def down(self) -> list[str]:
         """End everything, whatever state it is in.
@@ -211,7 +212,7 @@ def show(cluster: Cluster, ready_s: float) -> None:
         alone = ask(client, model, PROMPTS[0], show=True)
         print("\n")
         together, together_s = ask_all(client, model)
-        told = lose_worker(client, model, cluster.worker_pid())
+        told = lose_worker(client, model, cluster.worker_pid(model))
         print("one worker killed with SIGKILL in the middle of an answer; its client was told:")
         print(f"  {told.status_code.name} {told.reason} {told.facts}: {told.message}\n")
         after, back_s = ask_until_answered(client, model)

@@ -1,6 +1,5 @@
 """The ``bramley`` command: composes the commands and turns every error into one line."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -49,11 +48,11 @@ def main() -> None:
     except BramleyError as error:
         say(error.message)
         sys.exit(2 if is_bad_input(error) else 1)
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
 
 
 def is_bad_input(error: BramleyError) -> bool:

@@ -54,7 +54,7 @@ def stream_text(events: Iterable[Event], *, write: bool) -> Completion:
                 bar.draw("prefill", event.done_tokens / max(event.prompt_tokens, 1))
             elif isinstance(event, Delta) and write:
                 bar.erase()
-                typer.echo(event.text, nl=False)
+                sys.stdout.write(event.text)  # typer's echo would drop escape sequences
                 sys.stdout.flush()
     completion = gathering.completion()
     if write and not completion.text.endswith("\n"):

@@ -11,6 +11,7 @@ from bramley.client.commands.answer import stream_text, wait_for
 from bramley.client.commands.connection import router
 from bramley.client.commands.screen import print_json
 from bramley.client.events import Completion
+from bramley.common.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from bramley.client.requests import Options
@@ -39,7 +40,7 @@ def generate(  # noqa: PLR0913 -- an option each
     timeout: Annotated[float | None, typer.Option(help="Seconds for the whole.", min=0)] = None,
 ) -> None:
     """Generate one answer."""
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _read_stdin() if prompt == "-" else prompt
     options: Options = {"stop": stop or [], "progress": sys.stderr.isatty()}
     options["max_tokens"] = max_tokens
     options["temperature"] = temperature
@@ -61,6 +62,13 @@ def generate(  # noqa: PLR0913 -- an option each
             completion = stream_text(events, write=not as_json)
     if as_json:
         print_json(_as_json(completion))
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest("PROMPT", f"stdin is not UTF-8: {error}") from error
 
 
 def _as_json(completion: Completion) -> dict[str, object]:

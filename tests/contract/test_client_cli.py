@@ -16,7 +16,7 @@ from bramley.client import cli
 from bramley.common.child import Lease
 from bramley.common.errors import ContextTooLong, NoReadyWorker, WorkerLost
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
-from support.fake_router import MODEL, FakeRouter, Hold, answer, serving, write_state
+from support.fake_router import MODEL, FakeRouter, Hold, Step, answer, serving, write_state
 
 
 class Shell:
@@ -109,6 +109,23 @@ def test_dash_reads_the_prompt_from_stdin(shell: Shell, router: FakeRouter) -> N
     command = [*bramley(shell), "generate", MODEL, "-", "--raw"]
     subprocess.run(command, input="from stdin", text=True, check=True)
     assert router.requests[0].text == "from stdin"
+
+
+@pytest.mark.usefixtures("router")
+def test_stdin_that_is_not_utf8_is_bad_input(shell: Shell) -> None:
+    command = [*bramley(shell), "generate", MODEL, "-"]
+    ended = subprocess.run(command, input=b"\xff", check=False, capture_output=True)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(b"bramley: PROMPT: stdin is not UTF-8")
+
+
+def test_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    command = [sys.executable, "-m", "bramley.client", "--state-dir", str(tmp_path / "file/state")]
+    ended = subprocess.run([*command, "up", "--detach"], check=False, capture_output=True)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.endswith(b"Not a directory")
 
 
 def test_generate_waits_for_a_loading_model(
@@ -335,16 +352,39 @@ def test_interrupting_chat_cancels_the_answer_only(shell: Shell, router: FakeRou
     assert [turn.content for turn in router.requests[-1].chat.messages] == ["two"]
 
 
-def test_progress_is_drawn_on_a_terminal_only(
-    shell: Shell, router: FakeRouter, capsys: Output
-) -> None:
+def answer_after_progress() -> list[Step]:
     progress = generation_pb2.Progress(prompt_tokens_done=1, prompt_tokens=2)
     accepted, started, *rest = answer("Hel", "lo")
-    router.script = [accepted, started, router_pb2.GenerateResponse(progress=progress), *rest]
+    return [accepted, started, router_pb2.GenerateResponse(progress=progress), *rest]
+
+
+def test_no_progress_is_drawn_where_stderr_is_no_terminal(
+    shell: Shell, router: FakeRouter, capsys: Output
+) -> None:
+    router.script = answer_after_progress()
     assert shell.run("generate", MODEL, "hi") == 0
     output = capsys.readouterr()
     assert (output.out, output.err) == ("Hello\n", "")
     assert not router.requests[0].stream.progress
+
+
+def test_progress_is_drawn_on_a_terminal_beside_the_text(shell: Shell, router: FakeRouter) -> None:
+    router.script = answer_after_progress()
+    ours, theirs = os.openpty()
+    ended = subprocess.run(
+        [*bramley(shell), "generate", MODEL, "hi"],
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    drawn = os.read(ours, 1 << 16)
+    os.close(ours)
+    assert ended.stdout == b"Hello\n"
+    assert b"prefill" in drawn
+    assert b"50%" in drawn
+    assert router.requests[0].stream.progress
 
 
 def test_starting_the_command_line_loads_no_grpc_and_no_model_library() -> None:
