@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mlx import nn
-
 from bramley.common.errors import BramleyError
 from bramley.worker.cache.full import FullState
 from bramley.worker.cache.table import RowTable
@@ -16,6 +14,7 @@ from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import Failed, Output, Prefilled, Token
 from bramley.worker.engine.slots import Slots
 from bramley.worker.engine.stopping import Finish
+from bramley.worker.models.contract import LanguageModel
 from bramley.worker.request import Request, StopRule
 from bramley.worker.sampling.params import SamplingParams
 
@@ -60,7 +59,7 @@ class InProcessEngine:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: LanguageModel,
         *,
         layers: int = 2,
         max_rows: int = 8,
@@ -68,6 +67,7 @@ class InProcessEngine:
         chunk_tokens: int = 64,
     ) -> None:
         self.outcomes: dict[str, Outcome] = {}
+        self.cohort: Cohort
         self.at_step: dict[int, Callable[[], None]] = {}
         self.step = 0
         self._changed = threading.Condition()
@@ -75,8 +75,7 @@ class InProcessEngine:
         def load(slots: Slots) -> tuple[Executor, Cohort]:
             table = RowTable()
             self.cohort = Cohort(table, [FullState(table) for _ in range(layers)])
-            self.executor = Executor(model, self.cohort, slots)
-            return self.executor, self.cohort
+            return Executor(model, self.cohort, slots), self.cohort
 
         limits = EngineLimits(max_rows=max_rows, waiting_max=waiting_max, chunk_tokens=chunk_tokens)
         self.engine = Engine(load, limits, self._deliver)

@@ -6,10 +6,10 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx import nn
 
 from bramley.common.errors import EngineFault, Overloaded
 from bramley.worker.engine.stopping import Finish
+from bramley.worker.models.contract import LanguageModel
 from bramley.worker.sampling.params import SamplingParams
 from support.engines import InProcessEngine, request
 from support.tiny_models import build
@@ -18,12 +18,12 @@ PROMPT = [10, 20, 30, 40]
 
 
 @pytest.fixture(scope="module")
-def model() -> nn.Module:
+def model() -> LanguageModel:
     return build("full", seed=5)
 
 
 @pytest.fixture
-def engine(model: nn.Module) -> Iterator[InProcessEngine]:
+def engine(model: LanguageModel) -> Iterator[InProcessEngine]:
     made = InProcessEngine(model)
     yield made
     made.close()
@@ -58,7 +58,7 @@ def test_one_token_is_one_token(engine: InProcessEngine) -> None:
     assert len(engine.outcomes["one"].tokens) == 1
 
 
-def test_progress_is_told_after_each_chunk_to_those_who_ask(model: nn.Module) -> None:
+def test_progress_is_told_after_each_chunk_to_those_who_ask(model: LanguageModel) -> None:
     engine = InProcessEngine(model, chunk_tokens=16)
     engine.run(request("asks", [1] * 50, progress=True), request("silent", [1] * 50))
     assert engine.outcomes["asks"].progress == [16, 32, 48, 49]
@@ -66,7 +66,7 @@ def test_progress_is_told_after_each_chunk_to_those_who_ask(model: nn.Module) ->
     engine.close()
 
 
-def test_b058_a_request_cancelled_while_waiting_is_never_computed(model: nn.Module) -> None:
+def test_b058_a_request_cancelled_while_waiting_is_never_computed(model: LanguageModel) -> None:
     engine = InProcessEngine(model, max_rows=1)
     engine.submit(request("a", PROMPT, max_tokens=3000))
     engine.until(lambda: bool(engine.outcomes["a"].tokens))
@@ -98,7 +98,7 @@ def test_b057_a_cancel_frees_the_row_within_a_step(
     assert engine.run(request("again", PROMPT))["again"] == expected
 
 
-def test_more_than_may_wait_are_refused(model: nn.Module) -> None:
+def test_more_than_may_wait_are_refused(model: LanguageModel) -> None:
     engine = InProcessEngine(model, max_rows=1, waiting_max=2)
     engine.submit(request("runs", PROMPT, max_tokens=3000))
     engine.until(lambda: engine.engine.counters.running == 1)
@@ -114,7 +114,7 @@ def test_more_than_may_wait_are_refused(model: nn.Module) -> None:
 class Faulty:
     """A model that fails on command."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         self._model = model
         self.raises = 0
         self.poison_row: int | None = None
@@ -130,9 +130,9 @@ class Faulty:
         return logits
 
 
-def test_a_failed_step_ends_its_rows_and_the_engine_serves_on(model: nn.Module) -> None:
+def test_a_failed_step_ends_its_rows_and_the_engine_serves_on(model: LanguageModel) -> None:
     faulty = Faulty(model)
-    engine = InProcessEngine(faulty)  # type: ignore[arg-type]
+    engine = InProcessEngine(faulty)
     expected = engine.run(request("before", PROMPT))["before"]
 
     def fail() -> None:
@@ -148,9 +148,9 @@ def test_a_failed_step_ends_its_rows_and_the_engine_serves_on(model: nn.Module) 
     engine.close()
 
 
-def test_a_row_without_finite_scores_ends_alone(model: nn.Module) -> None:
+def test_a_row_without_finite_scores_ends_alone(model: LanguageModel) -> None:
     faulty = Faulty(model)
-    engine = InProcessEngine(faulty)  # type: ignore[arg-type]
+    engine = InProcessEngine(faulty)
     expected = engine.run(request("before", PROMPT, max_tokens=20))["before"]
 
     def poison() -> None:
@@ -165,7 +165,7 @@ def test_a_row_without_finite_scores_ends_alone(model: nn.Module) -> None:
     engine.close()
 
 
-def test_b065_the_model_is_loaded_and_stepped_on_one_thread(model: nn.Module) -> None:
+def test_b065_the_model_is_loaded_and_stepped_on_one_thread(model: LanguageModel) -> None:
     seen: set[str] = set()
 
     class Watched:
@@ -173,7 +173,7 @@ def test_b065_the_model_is_loaded_and_stepped_on_one_thread(model: nn.Module) ->
             seen.add(threading.current_thread().name)
             return model(inputs, cache=cache)
 
-    engine = InProcessEngine(Watched())  # type: ignore[arg-type]
+    engine = InProcessEngine(Watched())
     engine.run(request("a", PROMPT))
     engine.submit(request("b", PROMPT, max_tokens=500))
     threading.Thread(target=engine.engine.cancel, args=("b",)).start()  # from any thread
