@@ -40,7 +40,7 @@ class Router:
         self._settings = settings
         self._socket = socket
         self._watch = Watch(settings.node, settings.models, self._worker_changed)
-        self.server = RouterServer(settings, epoch, self._watch.stub)
+        self.server = RouterServer(settings, epoch, self._watch)
         self.addresses: dict[str, str] = {}
         self._news = asyncio.Event()
 

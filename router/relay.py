@@ -41,11 +41,15 @@ _LOST = (
 )
 
 
-class StubOf(Protocol):
-    """Gives the client of a ready worker."""
+class Workers(Protocol):
+    """The way to the workers."""
 
-    def __call__(self, view: WorkerView) -> "WorkerServiceAsyncStub":
-        """Answer with the client of that incarnation."""
+    def stub(self, view: WorkerView) -> "WorkerServiceAsyncStub":
+        """Answer with the client of that ready incarnation."""
+        ...
+
+    def lost(self, view: WorkerView) -> None:
+        """Give it nothing new until it reports again: a call to it broke."""
         ...
 
 
@@ -71,7 +75,7 @@ class Relay:
         request: as the client sent it.
         entry: of the registry.
         gate: of the model.
-        stub_of: a worker's client.
+        workers: the way to them.
         wait_max_s: longest wait for a worker and a turn.
         time_remaining: until the client's deadline; None without one.
         metrics: of the model.
@@ -86,7 +90,7 @@ class Relay:
         *,
         entry: InFlight,
         gate: Gate,
-        stub_of: StubOf,
+        workers: Workers,
         wait_max_s: float,
         time_remaining: Callable[[], float | None],
         metrics: ModelMetrics,
@@ -94,7 +98,7 @@ class Relay:
         self._request = request
         self._entry = entry
         self._gate = gate
-        self._stub_of = stub_of
+        self._workers = workers
         self._wait_max_s = wait_max_s
         self._time_remaining = time_remaining
         self._metrics = metrics
@@ -164,12 +168,14 @@ class Relay:
             async with within(self._gate, self._wait_max_s, self._received_s):
                 view = await place.worker(after_epoch)
             try:
-                return await self._stub_of(view).Prepare(
+                return await self._workers.stub(view).Prepare(
                     question, timeout=bounded_s(self._time_remaining())
                 )
             except grpc.aio.AioRpcError as error:
                 attempts_left -= 1
-                if not (is_lost(error) or _is_draining(error)):
+                if is_lost(error):
+                    self._workers.lost(view)
+                elif not _is_draining(error):
                     raise
                 if not attempts_left:
                     raise self._lost(view) from error
@@ -179,13 +185,14 @@ class Relay:
         message = worker_pb2.WorkerServiceGenerateRequest(
             request=self._request, prepared=prepared, internal_id=self._entry.id
         )
-        call = self._stub_of(view).Generate(message, timeout=self._time_remaining())
+        call = self._workers.stub(view).Generate(message, timeout=self._time_remaining())
         try:
             async for response in call:
                 self._received(response, view)
         except grpc.aio.AioRpcError as error:
             if not is_lost(error):
                 raise
+            self._workers.lost(view)  # before the place is free, or the next one runs into it
         finally:
             call.cancel()
         if self._unfinished:

@@ -30,7 +30,7 @@ from bramley.protos.v1 import generation_pb2, router_pb2, router_pb2_grpc, worke
 from bramley.router.fleet import WorkerView
 from bramley.router.gate import RETRY_AFTER_S, Gate
 from bramley.router.metrics import Metrics, ModelMetrics
-from bramley.router.relay import Relay, StubOf, bounded_s, is_lost
+from bramley.router.relay import Relay, Workers, bounded_s, is_lost
 from bramley.router.requests import Registry
 from bramley.router.settings import RouterSettings
 
@@ -45,20 +45,21 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
     Args:
         settings: of the router.
         epoch: of this process.
-        stub_of: a worker's client.
+        workers: the way to them.
 
     Attributes:
         gates: of each model.
         metrics: of the process.
         registry: of the requests in flight.
+        is_draining: whether it admits nothing more.
     """
 
-    def __init__(self, settings: RouterSettings, epoch: int, stub_of: StubOf) -> None:
+    def __init__(self, settings: RouterSettings, epoch: int, workers: Workers) -> None:
         self._settings = settings
         self._epoch = epoch
-        self._stub_of = stub_of
+        self._workers = workers
         self._started_s = monotonic()
-        self._is_draining = False
+        self.is_draining = False
         self.metrics = Metrics()
         self.registry = Registry(epoch)
         names = [ModelName(name) for name in settings.models]
@@ -92,7 +93,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         Returns:
             How many ended meanwhile.
         """
-        self._is_draining = True
+        self.is_draining = True
         before = self.registry.ended_count
         await self.registry.idle()
         return self.registry.ended_count - before
@@ -113,7 +114,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
                     request,
                     entry=entry,
                     gate=gate,
-                    stub_of=self._stub_of,
+                    workers=self._workers,
                     wait_max_s=wait_max_s,
                     time_remaining=context.time_remaining,
                     metrics=self._of_model[gate.view.model],
@@ -123,7 +124,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
                         yield response
 
     def _check(self, request: generation_pb2.GenerateRequest) -> tuple[Gate, float]:
-        if self._is_draining:
+        if self.is_draining:
             raise Draining("the router is draining", retry_after_s=RETRY_AFTER_S)
         gate = self._gate(request.model)
         if request.WhichOneof("input") is None:
@@ -167,7 +168,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         else:
             asked.text = request.text
         async with _passing_on(context, view):
-            prepared = await self._stub_of(view).Prepare(
+            prepared = await self._workers.stub(view).Prepare(
                 worker_pb2.PrepareRequest(request=asked),
                 timeout=bounded_s(context.time_remaining()),
             )
@@ -184,7 +185,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             token_ids_le=ids, skip_special_tokens=request.skip_special_tokens
         )
         async with _passing_on(context, view):
-            answer = await self._stub_of(view).Detokenize(
+            answer = await self._workers.stub(view).Detokenize(
                 asked, timeout=bounded_s(context.time_remaining())
             )
         return router_pb2.DetokenizeResponse(text=answer.text)
@@ -233,7 +234,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         status = router_pb2.GetStatusResponse(
             version=version("bramley"),
             epoch=self._epoch,
-            draining=self._is_draining,
+            draining=self.is_draining,
             models=map(_model, gates),
             requests_running=sum(gate.running_count for gate in gates),
             requests_waiting=sum(gate.waiting_count for gate in gates),

@@ -71,6 +71,10 @@ class Watch:
         assert link.epoch == view.epoch
         return link.stub
 
+    def lost(self, view: WorkerView) -> None:
+        """Believe a worker to be gone until it reports again: a call to it broke."""
+        self._apply(view.model, fleet.LoadLost(view.epoch))
+
     async def run(self) -> None:
         """Follow the node and its workers until cancelled."""
         try:

@@ -29,6 +29,7 @@ from bramley.common.errors import (
     NotLoaded,
     Unsupported,
 )
+from bramley.common.ids import ModelName
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 
 # As a process its folder, not the one above, is the first of the path.
@@ -50,17 +51,19 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         die: what "die" does; a process ends.
 
     Attributes:
-        prepared: internal facts for tests: texts of the prompts that Prepare saw.
+        prepared: callers' ids that Prepare saw.
         generated: internal ids that reached Generate.
         cancelled: internal ids whose caller left.
         running: streams now; ``running_most`` is the most so far.
     """
 
     def __init__(self, model: str, script: Script, die: Callable[[], None]) -> None:
-        self._model = model
+        self.model = ModelName(model)
         self._script = script
         self._die = die
         self._news = asyncio.Event()
+        self._speaks = asyncio.Event()
+        self._speaks.set()
         self._steps = 0
         self._prompt_tokens = 0
         self._completion_tokens = 0
@@ -81,6 +84,14 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             await asyncio.sleep(self._script.load_s / 10 if self._script.load_s >= 0 else 3600)
         self.progress = 1.0
         self._set(types_pb2.MODEL_STATE_READY)
+
+    def mute(self) -> None:
+        """Report nothing any more."""
+        self._speaks.clear()
+
+    def unmute(self) -> None:
+        """Report again."""
+        self._speaks.set()
 
     async def Prepare(
         self, request: worker_pb2.PrepareRequest, context: Context
@@ -133,6 +144,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     ) -> AsyncGenerator[worker_pb2.WatchLoadResponse]:
         """Tell the load at each change and heartbeat."""
         while True:
+            await self._speaks.wait()
             news = self._news
             yield worker_pb2.WatchLoadResponse(load=self._load())
             try:
@@ -145,7 +157,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.InfoRequest, context: Context
     ) -> worker_pb2.InfoResponse:
         """Tell the limits."""
-        return worker_pb2.InfoResponse(model=self._model, limits=self._limits(), backend="fake")
+        return worker_pb2.InfoResponse(model=self.model, limits=self._limits(), backend="fake")
 
     async def Detokenize(
         self, request: worker_pb2.WorkerServiceDetokenizeRequest, context: Context
@@ -154,7 +166,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         ids = array("I", request.token_ids_le)
         if any(token > 255 for token in ids):
             raise InvalidRequest("token_ids", "a token is outside the vocabulary")
-        text = bytes(ids).decode(errors="replace")
+        text = bytes(list(ids)).decode(errors="replace")
         return worker_pb2.WorkerServiceDetokenizeResponse(text=text)
 
     async def Embed(self, request: Any, context: Context) -> NoReturn:
@@ -211,7 +223,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.WorkerServiceGenerateRequest, script: Script
     ) -> Responses:
         prompt = array("I", request.prepared.token_ids_le)
-        texts = list(bytes(prompt).decode()) if script.echo else None
+        texts = list(bytes(list(prompt)).decode()) if script.echo else None
         total = min(request.prepared.max_tokens, len(texts) if texts else sys.maxsize)
         start_s, sent = time.monotonic(), 0
         while sent < total:

@@ -113,6 +113,26 @@ async def collect(call: Any) -> list[router_pb2.GenerateResponse]:
     return responses
 
 
+async def collect_until_error(
+    call: Any,
+) -> tuple[list[router_pb2.GenerateResponse], grpc.aio.AioRpcError]:
+    """Read a stream that fails.
+
+    Returns:
+        What came before, and the error.
+
+    Raises:
+        AssertionError: it did not fail.
+    """
+    responses: list[router_pb2.GenerateResponse] = []
+    try:
+        while isinstance(response := await call.read(), router_pb2.GenerateResponse):
+            responses.append(response)
+    except grpc.aio.AioRpcError as error:
+        return responses, error
+    raise AssertionError("the stream ended well")
+
+
 async def read_until(call: Any, kind: str) -> router_pb2.GenerateResponse:
     """Read a stream up to its first message of a kind.
 

@@ -1,0 +1,136 @@
+"""A worker's death fails only its own requests, each with one status that says how far it got."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from bramley.common.status import RemoteError
+from bramley.protos.v1 import types_pb2
+from support.routing import (
+    ask,
+    collect,
+    collect_until_error,
+    kinds_of,
+    read_until,
+    routed,
+    text_of,
+    until,
+)
+from support.script import Script
+
+SLOW = {"fake.tokens": "2000", "fake.interval_s": "0.01"}
+
+
+@pytest.mark.parametrize(
+    ("point", "kinds"),
+    [
+        ("accepted", ["accepted"]),
+        ("started", ["accepted", "started"]),
+        ("delta", ["accepted", "started", "delta"]),
+    ],
+)
+async def test_a_stream_whose_worker_dies_ends_with_worker_lost(
+    point: str, kinds: list[str]
+) -> None:
+    async with routed(in_processes=True) as bench:
+        call = bench.stub.Generate(ask(labels={"fake.die": point}))
+        seen, raised = await collect_until_error(call)
+        error = RemoteError(raised)
+        assert error.status_code is grpc.StatusCode.UNAVAILABLE
+        assert error.reason == "WORKER_LOST"
+        assert kinds_of(seen) == kinds
+        tokens = sum(len(response.delta.token_ids) for response in seen)
+        assert error.facts == {"model": "fake", "tokens_emitted": str(tokens)}
+        metadata = dict(raised.trailing_metadata() or ())
+        assert metadata.get("grpc-retry-pushback-ms") == ("-1" if tokens else None)
+
+
+async def test_the_other_models_streams_go_on() -> None:
+    async with routed(models=("fake", "other"), in_processes=True) as bench:
+        dying = bench.stub.Generate(ask(labels=SLOW))
+        living = asyncio.create_task(
+            collect(bench.stub.Generate(ask(model="other", labels=SLOW | {"fake.tokens": "60"})))
+        )
+        await read_until(dying, "delta")
+        await bench.node.kill("fake")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await collect(dying)
+        assert text_of(await living) == "".join(f"{n} " for n in range(60))
+
+
+async def test_requests_that_wait_outlive_the_worker() -> None:
+    async with routed(Script(max_rows=1, tokens=2), in_processes=True) as bench:
+        running = bench.stub.Generate(ask(labels={"fake.stall": "started"}))
+        await read_until(running, "started")
+        waiting = bench.stub.Generate(ask())
+        await read_until(waiting, "accepted")
+        await bench.node.kill("fake")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await collect(running)
+        late = asyncio.create_task(collect(bench.stub.Generate(ask())))
+        await bench.node.start("fake")
+        assert text_of(await collect(waiting)) == "0 1 "
+        responses = await late
+        assert text_of(responses) == "0 1 "
+        assert responses[1].started.worker == "fake-2"
+
+
+async def test_a_request_whose_worker_dies_at_prepare_waits_for_the_next_one() -> None:
+    async with routed(Script(tokens=2, actions={"die": "prepare"})) as bench:
+        bench.node.scripts["fake"] = Script(tokens=2)
+        call = asyncio.create_task(collect(bench.stub.Generate(ask())))
+        await bench.state(types_pb2.MODEL_STATE_FAILED)
+        await bench.node.start("fake")
+        responses = await call
+        assert kinds_of(responses) == ["accepted", "started", "delta", "finished"]
+        assert responses[1].started.worker == "fake-2"
+
+
+async def test_a_request_whose_prepare_kills_two_workers_gets_no_third() -> None:
+    async with routed(Script(actions={"die": "prepare"})) as bench:
+        call = asyncio.create_task(collect(bench.stub.Generate(ask())))
+        await bench.state(types_pb2.MODEL_STATE_FAILED)
+        await bench.node.start("fake")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert RemoteError(caught.value).reason == "WORKER_LOST"
+
+
+async def test_a_draining_worker_is_passed_over_for_its_next_incarnation() -> None:
+    async with routed(Script(tokens=2)) as bench:
+        worker = bench.node.workers["fake"]
+        worker.state = types_pb2.MODEL_STATE_DRAINING  # it has not reported that yet
+        call = asyncio.create_task(collect(bench.stub.Generate(ask())))
+        await until(lambda: bench.router.server.gates[worker.model].waiting_count == 1)
+        await bench.node.kill("fake")
+        await bench.node.start("fake")
+        assert text_of(await call) == "0 1 "
+
+
+async def test_a_supervisors_restart_breaks_no_stream_and_is_caught_up_with() -> None:
+    async with routed(Script(tokens=2)) as bench:
+        running = bench.stub.Generate(ask(labels=SLOW))
+        await read_until(running, "delta")
+        await bench.node.leave()
+        assert text_of(await collect(bench.stub.Generate(ask()))) == "0 1 "
+        bench.node.started.clear()
+        await bench.node.serve()
+        await until(lambda: bench.node.started == ["fake"])
+        await read_until(running, "delta")
+        await bench.node.kill("fake")
+        await bench.node.start("fake")
+        await bench.ready()
+        responses = await collect(bench.stub.Generate(ask()))
+        assert responses[1].started.worker == "fake-2"
+        running.cancel()
+
+
+async def test_a_silent_worker_is_given_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bramley.router.watch.REPORT_WAIT_S", 0.2)
+    async with routed(Script(heartbeat_s=0.05)) as bench:
+        bench.node.workers["fake"].mute()
+        gate = bench.router.server.gates[bench.node.workers["fake"].model]
+        await until(lambda: not gate.view.is_ready)
+        bench.node.workers["fake"].unmute()
+        await bench.ready()

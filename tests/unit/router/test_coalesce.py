@@ -1,0 +1,74 @@
+"""Joined Deltas say exactly what the single ones said."""
+
+import pytest
+
+from bramley.protos.v1.generation_pb2 import Delta
+from bramley.protos.v1.types_pb2 import Logprobs, ToolCallDelta
+from bramley.router.coalesce import can_join, join
+from bramley.router.outbox import Outbox
+
+
+def test_lists_and_texts_grow_and_counts_take_the_later_value() -> None:
+    first = Delta(token_ids=[1], text="a", reasoning_text="r", completion_tokens=1)
+    second = Delta(
+        token_ids=[2, 3],
+        text="b",
+        completion_tokens=3,
+        reasoning_tokens=1,
+        tool_calls=[ToolCallDelta(id="x")],
+    )
+    join(first, second)
+    assert first == Delta(
+        token_ids=[1, 2, 3],
+        text="ab",
+        reasoning_text="r",
+        completion_tokens=3,
+        reasoning_tokens=1,
+        tool_calls=[ToolCallDelta(id="x")],
+    )
+
+
+def test_packed_logprobs_stay_parallel() -> None:
+    def delta(token: int) -> Delta:
+        return Delta(
+            logprobs=Logprobs(
+                token_ids=[token],
+                logprobs=[-token],
+                top=2,
+                top_token_ids=[token, 9],
+                top_logprobs=[-token, -9],
+            )
+        )
+
+    first = delta(1)
+    assert can_join(first, delta(2), 0)
+    join(first, delta(2))
+    assert list(first.logprobs.token_ids) == [1, 2]
+    assert list(first.logprobs.top_token_ids) == [1, 9, 2, 9]
+    assert first.logprobs.top == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Delta(index=0), Delta(index=1)),
+        (Delta(text="a"), Delta(reasoning_text="b")),
+        (Delta(tool_calls=[ToolCallDelta(id="x")]), Delta(text="b")),
+        (Delta(tool_calls=[ToolCallDelta(id="x")]), Delta(reasoning_text="b")),
+        (Delta(token_ids=[1], logprobs=Logprobs(token_ids=[1])), Delta(token_ids=[2])),
+        (Delta(token_ids=[1, 2]), Delta(token_ids=[3, 4])),
+    ],
+)
+def test_what_would_lose_order_or_pass_the_limit_stays_apart(first: Delta, second: Delta) -> None:
+    assert not can_join(first, second, 3)
+
+
+async def test_what_nobody_fetched_is_joined_and_what_was_is_not() -> None:
+    outbox = Outbox(0)
+    outbox.put(Delta(text="a"))
+    assert await outbox.get() == Delta(text="a")
+    for text in "bcd":
+        outbox.put(Delta(text=text))
+    outbox.close()
+    assert await outbox.get() == Delta(text="bcd")
+    assert await outbox.get() is None
