@@ -71,7 +71,7 @@ def build(kind: Kind, seed: int = 0) -> nn.Module:
     model.update(cast("dict[str, Any]", trees.tree_unflatten(list(_drawn(model, seed)))))
     model.eval()
     mx.eval(model.parameters())
-    assert len(set(greedy(model, [1, 2, 3, 4], 24))) >= 8, f"{kind} {seed} repeats itself"
+    assert len(set(greedy(model, [1, 2, 3, 4], 24)[12:])) >= 6, f"{kind} {seed} repeats itself"
     return model
 
 
@@ -100,7 +100,8 @@ def _drawn(model: nn.Module, seed: int) -> Iterator[tuple[str, mx.array]]:
         key, own = mx.random.split(key)
         noise = mx.random.normal(array.shape, key=own)
         if array.ndim == 1:
-            yield name, array.astype(mx.float32) + 0.3 * noise
+            # Not around what it starts as: A_log starts random, and not from our seed.
+            yield name, 0.3 * noise + (0 if name.endswith(".bias") else 1)
         elif name.endswith("lm_head.weight"):
             yield name, mx.where(mx.arange(array.shape[0])[:, None] < 256, noise, 0)
         else:
