@@ -42,7 +42,6 @@ class Children:
         self._run_dir = run_dir
         self._orphan_grace_s = orphan_grace_s
         self._on_change = on_change
-        self._noted: dict[int, Record] = {}
         self._epochs: set[int] = set()  # of every child ever known here, so that none is astray
         self._owner_fd, self._held_fd = os.pipe()  # the second ends with this process only
 
@@ -105,7 +104,6 @@ class Children:
         log_file = self._state.log(record.key)
         one = Incarnation(record, time.monotonic(), log_file, self._on_change)
         self._epochs.add(record.epoch)
-        self._noted[record.epoch] = record
         self.incarnations[record.epoch] = one
         return one
 
@@ -137,21 +135,18 @@ class Children:
         pid = spawned.process.pid
         record = Record(role=key.role, name=key.name, epoch=epoch, pid=pid, spec=spec)
         one = self._take(record).own(spawned)
-        self.note(one)
+        self.note(record)
         log.info("started", extra=_facts(one))
         return one
 
-    def changed(self) -> list[Incarnation]:
-        """Collect those whose pidfile is behind."""
-        return [
-            one for epoch, one in self.incarnations.items() if one.record is not self._noted[epoch]
-        ]
+    def heard(self) -> list[Incarnation]:
+        """Collect those that have told their addresses since they were last noted."""
+        return [one for one in self.incarnations.values() if one.heard]
 
-    def note(self, one: Incarnation) -> None:
-        """Bring a pidfile up to date; without one, the next supervisor sweeps the child."""
-        self._noted[one.record.epoch] = one.record
+    def note(self, record: Record) -> None:
+        """Write a pidfile; without one, the next supervisor sweeps the child."""
         with tolerated("pidfile"):
-            self._state.write_record(one.record)
+            self._state.write_record(record)
 
     def stop(self, epoch: int, level: Level) -> None:
         """Signal an incarnation."""
@@ -162,7 +157,6 @@ class Children:
     def remove(self, epoch: int) -> Incarnation:
         """Clear away what a dead incarnation left, and return it."""
         one = self.incarnations.pop(epoch)
-        del self._noted[epoch]
         with tolerated("pidfile"):
             self._state.remove_record(one.key, epoch)
             # ChildContext.socket: it stays behind a process that was killed.

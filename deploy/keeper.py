@@ -35,7 +35,6 @@ from bramley.protos.v1 import node_pb2
 log = logging.getLogger(__name__)
 
 ROUTER: Final = Key("router", "router")
-_SWEEP_EVERY_S = 10.0
 
 
 class Keeper:
@@ -85,7 +84,7 @@ class Keeper:
         """Act until the node has been stopped and nothing of it lives."""
         while True:
             change = self.changes.next()
-            await self._note_changes()
+            await self._note_heard()
             now_s = time.monotonic()
             match plan(self._desired, self._children.seen(), now_s, self._limits):
                 case Start(key):
@@ -105,7 +104,7 @@ class Keeper:
     async def sweep_forever(self) -> None:
         """Look for strays now and then: one may have been between fork and exec before."""
         while True:
-            await asyncio.sleep(_SWEEP_EVERY_S)
+            await asyncio.sleep(self._node.sweep_every_s)
             await self._children.sweep()
 
     def stop(self, *, at_once: bool = False) -> None:
@@ -228,16 +227,18 @@ class Keeper:
         pause_s = backoff_s(history.crashes, self._limits)
         self._desired[key] = replace(self._desired[key], not_before_s=time.monotonic() + pause_s)
 
-    async def _note_changes(self) -> None:
-        changed = self._children.changed()
-        if not changed:
+    async def _note_heard(self) -> None:
+        """Write down who has become ready, and only then tell of it."""
+        heard = self._children.heard()
+        if not heard:
             return
         async with self._ownership.acting():
-            for one in changed:
-                self._children.note(one)
+            for one in heard:
+                self._children.note(one.become_ready())
                 self._has_served = True
                 if one.key == ROUTER:
                     self._note_router(one)
+        self.changes.notify()
 
     def _note_router(self, one: Incarnation) -> None:
         self._router_addresses = one.record.addresses

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 EXIT_FENCED: Final = 4
 _RENEW_EVERY_S = 1.0
 _LOCK_POLL_S = 0.005
+_LOCK_PATIENCE_S = 2 * LEASE_TTL_S  # it is held for milliseconds, as a rule
 
 
 class Owned(Exception):
@@ -88,7 +89,7 @@ async def acquire(state: StateFolder) -> Ownership:
     """
     while True:
         try:
-            async with asyncio.timeout(2 * LEASE_TTL_S), _locked(state.lock):
+            async with asyncio.timeout(_LOCK_PATIENCE_S), _locked(state.lock):
                 return Ownership(state, _take(state))
         except TimeoutError:
             _kill_stuck_owner(state)

@@ -27,6 +27,7 @@ class Incarnation:
 
     Attributes:
         record: what its pidfile says.
+        heard: addresses that it has told and its record does not have yet.
         exit: how it ended, in words; empty while it lives.
     """
 
@@ -34,6 +35,7 @@ class Incarnation:
         self, record: Record, now_s: float, log: Path, on_change: Callable[[], None]
     ) -> None:
         self.record = record
+        self.heard: dict[str, str] = {}
         self.exit = ""
         self.started_s = now_s
         self._process: psutil.Process | None = None
@@ -97,6 +99,12 @@ class Incarnation:
             is_killed=self._is_killed,
         )
 
+    def become_ready(self) -> Record:
+        """Take what was heard into the record, for the pidfile."""
+        self.record = msgspec.structs.replace(self.record, addresses=self.heard)
+        self.heard = {}
+        return self.record
+
     def condemn(self, fault: str = "") -> None:
         """Have it replaced; ``fault`` if it is to blame."""
         self._is_usable = False
@@ -148,7 +156,7 @@ class Incarnation:
         except msgspec.DecodeError:
             addresses = {}
         if addresses:
-            self.record = msgspec.structs.replace(self.record, addresses=addresses)
+            self.heard = addresses
             self._on_change()
             return
         try:  # most often it has just died, which tells more

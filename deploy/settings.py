@@ -36,6 +36,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         backoff_min_s: wait after a first crash; doubles with each one that follows.
         backoff_max_s: longest wait after a crash.
         settled_s: a child that lived as long starts its count of crashes afresh.
+        sweep_every_s: between looks for children that no pidfile tells of.
     """
 
     worker_command: Command = msgspec.field(default_factory=lambda: _module("bramley.worker"))
@@ -46,6 +47,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     backoff_min_s: Seconds = 0.1
     backoff_max_s: Seconds = 10.0
     settled_s: Seconds = 30.0
+    sweep_every_s: Seconds = 10.0
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

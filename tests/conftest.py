@@ -1,0 +1,29 @@
+"""The BLAS of this process, and fixtures that need taking down."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from support.cluster import Cluster
+
+
+@pytest.fixture
+async def make_cluster(tmp_path: Path) -> "AsyncGenerator[Callable[[str], Cluster]]":
+    """Make a cluster from the text of a ``cluster.toml``; the test brings it ``up``."""
+    from support.cluster import Cluster  # gRPC: not for those who need no process
+
+    made: list[Cluster] = []
+
+    def make(toml: str) -> Cluster:
+        folder = tmp_path / f"cluster-{len(made)}"
+        folder.mkdir()
+        made.append(Cluster(folder, toml))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        await cluster.close()

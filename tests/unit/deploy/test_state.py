@@ -1,0 +1,100 @@
+"""The state folder: what survives, what is never given out twice, what is not believed."""
+
+import errno
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from bramley.deploy.state import NodeFile, Record, StateFolder, make_run_dir
+from bramley.deploy.supervisor import Key
+
+RECORD = Record(role="worker", name="a", epoch=7, pid=1, spec="{}", addresses={"socket": "unix:x"})
+
+
+def test_the_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o755)
+    state = StateFolder(tmp_path / "state")
+    assert stat.S_IMODE(state.path.stat().st_mode) == 0o700
+
+
+def test_epochs_rise_over_restarts(tmp_path: Path) -> None:
+    first = StateFolder(tmp_path)
+    given = [first.next_epoch(), first.next_epoch(), StateFolder(tmp_path).next_epoch(at_least=9)]
+    first.clear()
+    assert [*given, StateFolder(tmp_path).next_epoch()] == [1, 2, 9, 10]
+
+
+def test_a_lost_count_goes_on_above_the_living(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    state.write_record(RECORD)
+    (tmp_path / "epoch").write_text("")
+    assert state.next_epoch() == 8
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    node = NodeFile(run_dir="/r", node="unix:/r/node.sock", pid=1, epoch=2)
+    state.write_record(RECORD)
+    state.write_wanted({"a": "{}"})
+    state.write_node(node)
+    again = StateFolder(tmp_path)
+    assert list(again.records()) == [RECORD]
+    assert (again.read_wanted(), again.read_node()) == ({"a": "{}"}, node)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"role": "wor', b"[]", b"\xff"])
+def test_a_torn_file_counts_as_absent(tmp_path: Path, content: bytes) -> None:
+    state = StateFolder(tmp_path)
+    for name in ("processes/worker-a.json", "wanted.json", "node.json"):
+        (tmp_path / name).write_bytes(content)
+    assert list(state.records()) == []
+    assert state.read_wanted() == {}
+    assert state.read_node() is None
+
+
+def test_the_pidfile_of_a_successor_is_not_removed(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    state.write_record(RECORD)
+    state.remove_record(Key("worker", "a"), epoch=6)
+    assert list(state.records()) == [RECORD]
+    state.remove_record(Key("worker", "a"), epoch=7)
+    assert list(state.records()) == []
+
+
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = StateFolder(tmp_path)
+    state.write_wanted({"a": "1"})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        state.write_wanted({"b": "2"})
+    assert state.read_wanted() == {"a": "1"}
+
+
+def test_the_run_folder_is_kept_while_it_is_ours(tmp_path: Path) -> None:
+    first = make_run_dir(None)
+    try:
+        assert make_run_dir(first) == first
+        assert stat.S_IMODE(Path(first).stat().st_mode) == 0o700
+        Path(first).chmod(0o755)
+        other = make_run_dir(first)
+        Path(other).rmdir()
+        assert other != first
+    finally:
+        Path(first).rmdir()
+
+
+def test_the_run_folder_is_short_where_the_temporary_one_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 20)))
+    made = make_run_dir(None)
+    Path(made).rmdir()
+    assert len(f"{made}/worker-1000000.sock") < 60
