@@ -1,0 +1,90 @@
+"""The cluster that most cluster tests ask: which models it serves, and how they are reached."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Unpack
+
+from bramley.client.client import AsyncClient
+from bramley.client.events import Completion, Delta
+from bramley.client.requests import Options
+from support.cluster import Cluster
+
+# What the model "script" says after a prompt that ends on the byte.
+SAYS = {
+    "\x01": "a😀b👩‍👩‍👧é",
+    "\x02": " hi",
+    "\x03": "  hi",
+    "\x04": "\nhi",
+    "\x05": "The quick brown fox jumps",
+    "\x06": "xxabcd",
+    "\x07": "a </en b",
+    "\x08": "one 😀 two",
+    "\x0e": "a\0b",
+}
+# "hi", and then one of three end tokens: two by the configuration, one by the tokenizer.
+ENDS = {"A": 256, "B": 257, "C": 259}
+ENDLESS = "L"
+
+
+def cluster_toml(models: Path) -> str:
+    """Write the settings: a random model, the same with little context, and the scripts."""
+    return f"""
+[models.tiny]
+path = "{models}/tiny"
+max_rows = 4
+[models.small]
+path = "{models}/tiny"
+context_tokens = 64
+[models.script]
+path = "{models}/script"
+"""
+
+
+class Served:
+    """A running cluster and a client of it."""
+
+    def __init__(self, cluster: Cluster, client: AsyncClient) -> None:
+        self.cluster = cluster
+        self.client = client
+
+    async def ready(self, *names: str) -> None:
+        """Wait until the named models, or all, are ready."""
+
+        async def wait() -> None:
+            while True:
+                models = await self.client.list_models()
+                if all(m.state == "ready" for m in models if not names or m.name in names):
+                    return
+                await asyncio.sleep(0.05)
+
+        await self.cluster.within(wait(), timeout_s=60.0)
+
+    async def streamed(self, prompt: str, **options: Unpack[Options]) -> list[Delta]:
+        """Stream an answer of the model "script"; its deltas."""
+        options = {"temperature": 0.0, **options}
+        async with aclosing(self.client.generate("script", prompt, **options)) as events:
+            return [event async for event in events if isinstance(event, Delta)]
+
+    async def completed(self, model: str, prompt: str, **options: Unpack[Options]) -> Completion:
+        """Wait for a greedy answer."""
+        options = {"temperature": 0.0, **options}
+        return await self.client.complete(model, prompt, **options)
+
+    async def idle(self, model: str) -> None:
+        """Wait until nothing of a model runs or waits."""
+
+        async def wait() -> None:
+            while True:
+                told = await self.client.get_model(model)
+                if not told.requests_running and not told.requests_waiting:
+                    return
+                await asyncio.sleep(0.02)
+
+        await self.cluster.within(wait())
+
+
+def joined(deltas: Sequence[Delta]) -> str:
+    """Join the texts of deltas."""
+    return "".join(delta.text for delta in deltas)

@@ -1,0 +1,23 @@
+"""Writes the models of support/served.py: ``python served_models.py FOLDER``."""
+
+import sys
+from pathlib import Path
+
+from support.byte_tokenizer import EOS
+from support.scripted_model import Script, write_scripts
+from support.served import ENDLESS, ENDS, SAYS
+from support.tiny_models import save_tiny
+
+
+def main() -> None:
+    """Write all of them."""
+    folder = Path(sys.argv[1])
+    save_tiny(folder / "tiny", "full", seed=5)
+    scripts = {byte.encode(): Script(text.encode(), EOS) for byte, text in SAYS.items()}
+    scripts |= {byte.encode(): Script(b"hi", end) for byte, end in ENDS.items()}
+    scripts[ENDLESS.encode()] = Script(b"abc ", None)
+    write_scripts(folder / "script", scripts, config_eos=(256, 259), tokenizer_eos=257)
+
+
+if __name__ == "__main__":
+    main()
