@@ -266,6 +266,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 continue
             match action:
                 case "die":
+                    await asyncio.sleep(0.05)  # what was written leaves the process first
                     self._die()
                     await asyncio.sleep(3600)
                 case "stall":
