@@ -6,7 +6,6 @@ of one. ``epoch`` alone is flushed to the disk: numbers in it are never given ou
 
 import json
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -134,9 +133,10 @@ class StateFolder:
 
     def clear(self) -> None:
         """Remove what tells of a running node; logs and the count of epochs stay."""
-        for name in ("processes", "settings"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        for path in (self._node, self._wanted, *self.path.glob("*.new")):
+        files = [self._node, self._wanted, *self.path.glob("*.new")]
+        for name in ("processes", "settings"):  # the folders stay: the next owner may be waiting
+            files += (self.path / name).iterdir()
+        for path in files:
             path.unlink(missing_ok=True)
 
 

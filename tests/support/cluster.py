@@ -5,6 +5,7 @@ Every wait is bounded and ends with the logs of all processes in its message.
 
 import asyncio
 import json
+import shutil
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -125,7 +126,10 @@ class Cluster:
         left = self.children()
         assert not left, f"left running: {left}\n{self.logs()}"
         assert not Path(self.node.run_dir).exists()
-        assert {path.name for path in self.state_dir.iterdir()} <= {"logs", "epoch", "models"}
+        kept = {"logs", "epoch", "models", "processes", "settings"}
+        assert {path.name for path in self.state_dir.iterdir()} <= kept
+        for folder in ("processes", "settings"):
+            assert not list((self.state_dir / folder).iterdir())
 
     def children(self) -> dict[tuple[str, str], int]:
         """Find the living children by role and name, with or without a supervisor: their pids."""
@@ -244,6 +248,8 @@ class Cluster:
             await process.wait()
         for pid in self.children().values():
             psutil.Process(pid).kill()
+        if (self.state_dir / "node.json").exists():
+            shutil.rmtree(self.node.run_dir, ignore_errors=True)
 
 
 def find(processes: Processes, role: str, name: str) -> node_pb2.Process | None:

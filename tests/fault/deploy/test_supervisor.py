@@ -216,10 +216,12 @@ async def test_a_disk_that_takes_no_pidfile_does_not_stop_serving(
 ) -> None:
     cluster = make_cluster(dummy_cluster(scripts))
     await cluster.up()
-    (cluster.state_dir / "processes" / "worker-a.json.new").mkdir()  # cannot be written to
+    obstacle = cluster.state_dir / "processes" / "worker-a.json.new"
+    obstacle.mkdir()  # a file of that name cannot be written
     await cluster.start_worker("a")
     first = await cluster.running("worker", "a")
     await cluster.kill_supervisor()
+    obstacle.rmdir()
     await cluster.up()
     again = await cluster.running("worker", "a", after=first.epoch)  # the first was a stray
     assert cluster.children()["worker", "a"] == again.pid
