@@ -46,8 +46,9 @@ def main() -> None:
     try:
         app()
     except BramleyError as error:
-        say(error.message)
-        sys.exit(2 if is_bad_input(error) else 1)
+        line, code = explain(error)
+        say(line)
+        sys.exit(code)
     except OSError as error:
         say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         sys.exit(1)
@@ -55,9 +56,19 @@ def main() -> None:
         sys.exit(130)
 
 
-def is_bad_input(error: BramleyError) -> bool:
-    """Whether the one who typed the command has to change it."""
+def explain(error: BramleyError) -> tuple[str, int]:
+    """Word an error in one line, and choose the exit code.
+
+    Returns:
+        What happened, with the reason that logs name it by where another process said so;
+        2 where the one who typed the command has to change it, or else 1.
+    """
     from bramley.common.status import RemoteError  # noqa: PLC0415 -- loads gRPC
 
-    code = error.status_code.name if isinstance(error, RemoteError) else error.code
-    return code in {"INVALID_ARGUMENT", "NOT_FOUND"}
+    code, line = error.code, error.message
+    if isinstance(error, RemoteError):
+        code = error.status_code.name
+        if error.reason == "DEADLINE_EXCEEDED":  # gRPC's own words tell nothing
+            line = "the time limit has passed"
+        line = f"{line} [{error.reason}]"
+    return line, 2 if code in {"INVALID_ARGUMENT", "NOT_FOUND"} else 1

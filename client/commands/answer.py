@@ -47,16 +47,19 @@ def stream_text(events: Iterable[Event], *, write: bool) -> Completion:
         The whole answer.
     """
     gathering = Gathering()
-    with progress_bar() as bar:
-        for event in events:
-            gathering.add(event)
-            if isinstance(event, Progress):
-                bar.draw("prefill", event.done_tokens / max(event.prompt_tokens, 1))
-            elif isinstance(event, Delta) and write:
-                bar.erase()
-                sys.stdout.write(event.text)  # typer's echo would drop escape sequences
-                sys.stdout.flush()
-    completion = gathering.completion()
-    if write and not completion.text.endswith("\n"):
-        typer.echo()
-    return completion
+    last = "\n"
+    try:
+        with progress_bar() as bar:
+            for event in events:
+                gathering.add(event)
+                if isinstance(event, Progress):
+                    bar.draw("prefill", event.done_tokens / max(event.prompt_tokens, 1))
+                elif isinstance(event, Delta) and write:
+                    bar.erase()
+                    last = event.text or last
+                    sys.stdout.write(event.text)  # typer's echo would drop escape sequences
+                    sys.stdout.flush()
+    finally:
+        if not last.endswith("\n"):
+            typer.echo()
+    return gathering.completion()

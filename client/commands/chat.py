@@ -40,7 +40,7 @@ def _turn(client: "Client", model: str, history: list["Message"], line: str) -> 
         ) as events:
             answer = stream_text(events, write=True)
     except KeyboardInterrupt:
-        typer.echo("\n(interrupted)", err=True)
+        typer.echo("(interrupted)", err=True)
         return
     history[:] = [*asked, {"role": "assistant", "content": answer.text}]
 

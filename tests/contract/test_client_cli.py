@@ -139,6 +139,15 @@ def test_generate_waits_for_a_loading_model(
     assert capsys.readouterr().err == ""  # no bar: it is no terminal
 
 
+def test_passed_time_limit_is_told_in_plain_words(
+    shell: Shell, router: FakeRouter, capsys: Output
+) -> None:
+    router.script = [Hold()]
+    assert shell.run("generate", MODEL, "hi", "--timeout", "0.3") == 1
+    expected = "bramley: the time limit has passed [DEADLINE_EXCEEDED]\n"
+    assert capsys.readouterr().err == expected
+
+
 def test_timeout_covers_the_wait_for_a_loading_model(
     shell: Shell, router: FakeRouter, capsys: Output
 ) -> None:
@@ -154,7 +163,7 @@ def test_generate_tells_why_the_router_refuses_a_failed_model(
     router.model = router_pb2.Model(name=MODEL, state=types_pb2.MODEL_STATE_FAILED)
     router.script = [NoReadyWorker("its worker ended: no weights")]
     assert shell.run("generate", MODEL, "hi") == 1
-    assert capsys.readouterr().err == "bramley: its worker ended: no weights\n"
+    assert capsys.readouterr().err == "bramley: its worker ended: no weights [NO_READY_WORKER]\n"
 
 
 def test_refused_field_is_one_line_and_code_2(
@@ -172,14 +181,14 @@ def test_lost_worker_is_one_line_and_code_1_after_the_text(
     router.script = [*answer("Hel")[:3], WorkerLost("the worker died")]
     assert shell.run("generate", MODEL, "hi") == 1
     output = capsys.readouterr()
-    assert output.out.startswith("Hel")
-    assert output.err == "bramley: the worker died\n"
+    assert output.out == "Hel\n"
+    assert output.err == "bramley: the worker died [WORKER_LOST]\n"
 
 
 @pytest.mark.usefixtures("router")
 def test_unknown_model_is_bad_input(shell: Shell, capsys: Output) -> None:
     assert shell.run("generate", "nobody", "hi") == 2
-    assert capsys.readouterr().err == "bramley: no model is named 'nobody'\n"
+    assert capsys.readouterr().err == "bramley: no model is named 'nobody' [NOT_FOUND]\n"
 
 
 @pytest.mark.usefixtures("router")
