@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from bramley.common.errors import BramleyError, Draining, WorkerLost
+from bramley.common.errors import BramleyError, Draining, NoReadyWorker, WorkerLost
 from bramley.common.logs import facts
 from bramley.common.status import RemoteError
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2, worker_pb2
@@ -134,9 +134,11 @@ class Relay:
                 while (event := await self._outbox.get()) is not None:
                     yield self._sent(event)
                 await asyncio.wait([task])
-                if not (task.cancelled() and self._entry.is_aborted):
+                if not task.cancelled():
                     task.result()
                     return
+                if not self._entry.is_aborted:  # its channel was closed under it
+                    raise self._lost(self._gate.view)
                 for event in self._aborted():
                     yield self._sent(event)
             finally:
@@ -175,6 +177,8 @@ class Relay:
                 attempts_left -= 1
                 if is_lost(error):
                     self._workers.lost(view)
+                elif self._is_unanswered(error):
+                    raise self._silent(view) from error
                 elif not _is_draining(error):
                     raise
                 if not attempts_left:
@@ -266,6 +270,19 @@ class Relay:
         return WorkerLost(
             f"the worker of model {view.model!r} died under the request",
             facts={"model": view.model, "tokens_emitted": self.tokens_sent},
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+    def _is_unanswered(self, error: grpc.aio.AioRpcError) -> bool:
+        """Whether our bound of a short call passed, and not the client's deadline."""
+        remaining_s = self._time_remaining()
+        is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        return is_late and (remaining_s is None or remaining_s > 0)
+
+    def _silent(self, view: WorkerView) -> NoReadyWorker:
+        return NoReadyWorker(
+            f"the worker of model {view.model!r} does not answer",
+            facts={"model": view.model},
             retry_after_s=RETRY_AFTER_S,
         )
 

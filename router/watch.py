@@ -109,7 +109,9 @@ class Watch:
                 self._apply(name, fleet.StartTaken())
 
     def _processes(self, processes: Iterable[node_pb2.Process]) -> None:
-        workers = {process.name: process for process in processes if process.role == "worker"}
+        # Of two incarnations the newer counts: the older one is on its way out.
+        ordered = sorted(processes, key=lambda process: process.epoch)
+        workers = {process.name: process for process in ordered if process.role == "worker"}
         for name, view in self.views.items():
             if process := workers.get(name):
                 self._apply(name, fleet.ProcessSeen(process))

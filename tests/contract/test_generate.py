@@ -234,3 +234,32 @@ async def test_abort_ends_a_request_that_waits() -> None:
         assert kinds_of(await collect(waiting)) == ["finished"]
         assert len(bench.node.workers["fake"].generated) == 1
         running.cancel()
+
+
+async def test_a_client_that_leaves_during_prepare_leaves_nothing() -> None:
+    async with routed() as bench:
+        call = bench.stub.Generate(ask(labels={"fake.stall": "prepare"}))
+        worker = bench.node.workers["fake"]
+        await until(lambda: len(worker.prepared) == 1)
+        assert not is_idle(bench)
+        call.cancel()
+        await until(lambda: is_idle(bench))
+        assert not worker.generated
+
+
+async def test_a_client_that_does_not_read_holds_no_row() -> None:
+    async with routed(Script(tokens=3000, max_rows=1)) as bench:
+        call = bench.stub.Generate(ask())
+        await read_until(call, "started")
+        worker = bench.node.workers["fake"]
+        gate = bench.router.server.gates[worker.model]
+        await until(lambda: worker.running == 0 and gate.running_count == 0)
+        assert text_of(await collect(call)) == numbers(3000)
+
+
+async def test_abort_during_prepare_still_answers_in_order() -> None:
+    async with routed() as bench:
+        call = bench.stub.Generate(ask(request_id="mine", labels={"fake.stall": "prepare"}))
+        await until(lambda: len(bench.node.workers["fake"].prepared) == 1)
+        await bench.stub.Abort(router_pb2.AbortRequest(request_ids=["mine"]))
+        assert kinds_of(await collect(call)) == ["accepted", "finished"]

@@ -134,3 +134,25 @@ async def test_a_silent_worker_is_given_nothing_new(monkeypatch: pytest.MonkeyPa
         await until(lambda: not gate.view.is_ready)
         bench.node.workers["fake"].unmute()
         await bench.ready()
+
+
+async def test_a_worker_that_does_not_answer_is_no_ready_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bramley.router.relay.SHORT_CALL_S", 0.1)
+    async with routed() as bench:
+        seen, raised = await collect_until_error(
+            bench.stub.Generate(ask(labels={"fake.stall": "prepare"}))
+        )
+        error = RemoteError(raised)
+        assert (seen, error.reason) == ([], "NO_READY_WORKER")
+        assert error.status_code is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_stopped_worker_fails_its_streams_once_it_is_killed() -> None:
+    async with routed(in_processes=True) as bench:
+        call = bench.stub.Generate(ask(labels={"fake.sigstop": "delta"}))
+        await read_until(call, "delta")
+        await bench.node.kill("fake")
+        _, raised = await collect_until_error(call)
+        assert RemoteError(raised).reason == "WORKER_LOST"

@@ -1,0 +1,103 @@
+"""The router as its supervisor runs it: the hand-shake, the good end, the refusal to start."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import msgspec
+
+from bramley.common.child import ChildContext
+from bramley.common.rpc import open_channel
+from bramley.common.status import RemoteError
+from bramley.protos.v1 import router_pb2, router_pb2_grpc
+from bramley.router.settings import RouterSettings
+from support.node import FakeNode
+from support.routing import ask, collect, collect_until_error, read_until, text_of
+from support.script import Script
+
+
+@dataclass
+class Spawned:
+    """A router, and what its hand-shake said."""
+
+    process: asyncio.subprocess.Process
+    addresses: dict[str, str]
+
+
+@asynccontextmanager
+async def spawned(folder: str, settings: RouterSettings) -> AsyncGenerator[Spawned]:
+    ready_fd, child_ready_fd = os.pipe()
+    child_owner_fd, owner_fd = os.pipe()
+    context = ChildContext(
+        role="router",
+        name="router",
+        epoch=7,
+        run_dir=folder,
+        lease_file=f"{folder}/lease",
+        ready_fd=child_ready_fd,
+        owner_fd=child_owner_fd,
+    )
+    file = Path(folder, "router.json")
+    file.write_bytes(msgspec.json.encode(settings))  # noqa: ASYNC240  a few bytes
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bramley.router"),
+        *("--child", context.argument(), "--settings", file),
+        pass_fds=(child_ready_fd, child_owner_fd),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(child_ready_fd)
+    os.close(child_owner_fd)
+    with os.fdopen(ready_fd) as ready:
+        line = await asyncio.to_thread(ready.readline)
+    try:
+        yield Spawned(process, msgspec.json.decode(line or "{}", type=dict[str, str]))
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+        os.close(owner_fd)
+
+
+async def test_it_tells_where_it_answers_and_sigterm_lets_its_streams_end() -> None:
+    with tempfile.TemporaryDirectory(prefix="bramley-") as folder:
+        node = FakeNode(Path(folder), Script(tokens=50, interval_s=0.01))
+        await node.serve()
+        settings = RouterSettings(
+            grpc="127.0.0.1:0", http="127.0.0.1:0", node=node.target, models={"fake": {}}
+        )
+        async with (
+            spawned(folder, settings) as router,
+            open_channel(router.addresses["grpc"]) as channel,
+        ):
+            assert router.addresses.keys() == {"grpc", "http", "socket"}
+            assert router.addresses["socket"] == f"unix:{folder}/router-7.sock"
+            stub = router_pb2_grpc.RouterServiceStub(channel)
+            call = stub.Generate(ask())
+            await read_until(call, "delta")
+            router.process.send_signal(signal.SIGTERM)
+            while not (await stub.GetStatus(router_pb2.GetStatusRequest())).draining:
+                pass
+            _, refusal = await collect_until_error(stub.Generate(ask()))
+            assert RemoteError(refusal).reason == "DRAINING"
+            assert text_of(await collect(call)).endswith("48 49 ")
+            assert await call.code() is grpc.StatusCode.OK
+            assert await router.process.wait() == 0
+        await node.close()
+
+
+async def test_a_taken_address_ends_it_with_exit_code_2_and_the_address() -> None:
+    with tempfile.TemporaryDirectory(prefix="bramley-") as folder:
+        async with spawned(folder, RouterSettings(grpc="127.0.0.1:0", http="")) as first:
+            taken = RouterSettings(grpc=first.addresses["grpc"], http="")
+            async with spawned(folder, taken) as second:
+                assert second.addresses == {}
+                _, errors = await second.process.communicate()
+                assert second.process.returncode == 2
+                assert taken.grpc in errors.decode()
