@@ -5,10 +5,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bramley.worker.models.blas import load_blas
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from support.cluster import Cluster
+
+load_blas()  # as a worker does, before anything imports mlx: rows equal bit by bit in any batch
 
 
 @pytest.fixture
