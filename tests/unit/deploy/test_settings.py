@@ -1,5 +1,6 @@
 """``cluster.toml``: what is filled in, and what is refused by which key."""
 
+import re
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import NoReturn
@@ -9,6 +10,8 @@ import pytest
 from bramley.common.errors import SettingsError
 from bramley.deploy import settings
 from bramley.deploy.settings import load
+
+EXAMPLE = Path(settings.__file__).with_name("cluster.toml").read_text()
 
 
 def _load(folder: Path, toml: str, *overrides: str) -> settings.ClusterSettings:
@@ -71,3 +74,10 @@ def test_a_wrong_key_is_named(tmp_path: Path, toml: str, named: str) -> None:
         _load(tmp_path, toml)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_example_shows_the_defaults(tmp_path: Path) -> None:
+    plain = _load(tmp_path, EXAMPLE)
+    shown = _load(tmp_path, re.sub(r"^# (?=\w+ = )", "", EXAMPLE, flags=re.MULTILINE))
+    assert shown == plain
+    assert "drain_timeout_s" in EXAMPLE
