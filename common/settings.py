@@ -81,5 +81,8 @@ def _apply(table: dict[str, Any], override: str) -> None:
         value = raw  # a bare word is a string
     *parents, leaf = key.strip().split(".")
     for parent in parents:
-        table = table.setdefault(parent, {})
+        inner = table.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise SettingsError(key, f"{parent} is not a table")
+        table = inner
     table[leaf] = value

@@ -1,0 +1,87 @@
+"""Writes the generated pages, docs/settings.md and docs/metrics.md, from the code they describe."""
+
+import re
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bramley.deploy.settings import ClusterSettings, NodeSettings
+from bramley.router import metrics
+from bramley.router.settings import RouterSettings
+from bramley.worker.settings import WorkerSettings
+
+HERE = Path(__file__).parent
+MARK = "<!-- Written by docs/generate.py: change the code, then `make docs`. -->\n"
+_ATTRIBUTE = re.compile(r"^ {8}(\w+): (.*(?:\n {12,}.*)*)", re.MULTILINE)
+
+# Filled in by the supervisor; not for a cluster.toml.
+_INTERNAL = {"router.node", "router.models"}
+
+
+def settings_page() -> str:
+    """Describe every key of ``cluster.toml``."""
+    parts = [
+        "# Settings\n",
+        MARK,
+        "One `cluster.toml` describes a cluster. An unknown key, a wrong type or a value out of",
+        "range ends `bramley up` with exit code 2 and the key's path. `--set key=value` overrides",
+        "one key. No environment variable is read.\n",
+        f"Tables: {', '.join(f'`[{name}]`' for name in ClusterSettings.__struct_fields__)}.\n",
+    ]
+    for table, kind in (
+        ("models.NAME", WorkerSettings),
+        ("router", RouterSettings),
+        ("node", NodeSettings),
+    ):
+        parts += [f"## `[{table}]`\n", *_rows(table.split(".")[0], kind), ""]
+    return "\n".join(parts)
+
+
+def _rows(table: str, kind: type[msgspec.Struct]) -> list[str]:
+    meanings = {
+        name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(kind.__doc__ or "")
+    }
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    fields = (f for f in msgspec.structs.fields(kind) if f"{table}.{f.name}" not in _INTERNAL)
+    return rows + [f"| `{f.name}` | {_default(f)} | {meanings[f.name]} |" for f in fields]
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default is not msgspec.NODEFAULT:
+        return (
+            "none" if field.default is None else f"`{msgspec.json.encode(field.default).decode()}`"
+        )
+    if field.default_factory is msgspec.NODEFAULT:
+        return "required"
+    value = msgspec.json.encode(field.default_factory()).decode()
+    return f"`{value.replace(sys.executable, 'python')}`"
+
+
+def metrics_page() -> str:
+    """Describe every metric of the router."""
+    rows = [
+        "| metric | type | labels | meaning |",
+        "|---|---|---|---|",
+        *(
+            f"| `{metrics.PREFIX}{name}` | {kind.__name__.lower()} | "
+            f"{', '.join(f'`{label}`' for label in ('model', *labels))} | {text} |"
+            for name, kind, text, labels, _ in metrics.TABLE
+        ),
+        f"| `{metrics.PREFIX}build_info` | gauge | `version` | Always 1 |",
+    ]
+    head = [
+        "# Metrics\n",
+        MARK,
+        "The router shows these at `/metrics` of its HTTP address. Labels come from closed sets:",
+        "the models of the settings, status codes, finish reasons, states. Units are seconds and",
+        "tokens.\n",
+    ]
+    return "\n".join([*head, *rows, ""])
+
+
+PAGES = {"settings.md": settings_page, "metrics.md": metrics_page}
+
+if __name__ == "__main__":
+    for file, page in PAGES.items():
+        (HERE / file).write_text(page())

@@ -1,0 +1,61 @@
+"""Errors survive the wire: code, reason, facts, field and delay, for every class of the tree."""
+
+import grpc
+import pytest
+
+from bramley.common import errors
+from bramley.common.errors import BramleyError
+from bramley.common.status import RemoteError, to_status
+
+EXAMPLES: list[BramleyError] = [
+    errors.InvalidRequest("stop.max_tokens", "must be at least 1, not 0"),
+    errors.ContextTooLong("text", prompt=60, max_tokens=10, limit=64),
+    errors.UnknownResource("model", "llama"),
+    errors.AlreadyExists("taken"),
+    errors.NotLoaded("later"),
+    errors.Overloaded("full", facts={"depth": 3}, retry_after_s=1.5),
+    errors.DeviceOom("no memory"),
+    errors.QueueTimeout("waited"),
+    errors.NoReadyWorker("none", retry_after_s=0.25),
+    errors.WorkerLost("died", facts={"tokens_emitted": 2}),
+    errors.Draining("stopping"),
+    errors.Unsupported("absent"),
+    errors.EngineFault("a bug"),
+]
+
+
+def over_the_wire(error: BramleyError) -> RemoteError:
+    status = to_status(error)
+    received = grpc.aio.AioRpcError(
+        status.code,
+        grpc.aio.Metadata(),
+        grpc.aio.Metadata(*(status.trailing_metadata or ())),
+        details=status.details,
+    )
+    return RemoteError(received)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_the_wire(error: BramleyError) -> None:
+    received = over_the_wire(error)
+    assert received.status_code is grpc.StatusCode[error.code]
+    assert (received.message, received.reason) == (error.message, error.reason)
+    assert received.facts == error.facts
+    assert received.retry_after_s == error.retry_after_s
+    assert received.field == getattr(error, "field", None)
+
+
+def test_every_class_of_the_tree_has_an_example_here_and_a_line_in_the_drawing() -> None:
+    tree = {
+        cls
+        for cls in vars(errors).values()
+        if isinstance(cls, type) and issubclass(cls, BramleyError) and cls is not BramleyError
+    }
+    assert {type(error) for error in EXAMPLES} == tree
+    assert all(cls.__name__ in (errors.__doc__ or "") for cls in tree)
+
+
+def test_long_texts_are_cut_so_that_details_fit_the_trailers() -> None:
+    error = errors.InvalidRequest("f", "x" * 100_000, facts={"fact": "y" * 100_000})
+    trailers = to_status(error).trailing_metadata or ()
+    assert sum(len(value) for _, value in trailers) < 4096
