@@ -135,17 +135,20 @@ async def test_status_counts_what_runs_and_waits() -> None:
 
 
 async def test_drain_lets_what_is_in_flight_end_and_admits_nothing_more() -> None:
-    async with routed(Script(tokens=30, interval_s=0.01, max_rows=1)) as bench:
-        running, waiting = (bench.stub.Generate(ask()) for _ in range(2))
-        await read_until(running, "delta")
+    async with routed(Script(tokens=3, max_rows=1)) as bench:
+        running = bench.stub.Generate(ask(request_id="mine", labels=STALLED))
+        await read_until(running, "started")
+        waiting = bench.stub.Generate(ask())
         await read_until(waiting, "accepted")
         draining = asyncio.create_task(bench.stub.Drain(router_pb2.DrainRequest()).__await__())
         await until(lambda: bench.router.server.is_draining)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await collect(bench.stub.Generate(ask()))
         assert RemoteError(caught.value).reason == "DRAINING"
-        assert kinds_of(await collect(running))[-1] == "finished"
-        assert kinds_of(await collect(waiting))[-1] == "finished"
+        assert not draining.done()
+        await bench.stub.Abort(router_pb2.AbortRequest(request_ids=["mine"]))
+        assert kinds_of(await collect(running)) == ["finished"]
+        assert text_of(await collect(waiting)) == "0 1 2 "
         assert (await draining).requests_finished == 2
 
 
