@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -84,5 +84,5 @@ def _apply(table: dict[str, Any], override: str) -> None:
         inner = table.setdefault(parent, {})
         if not isinstance(inner, dict):
             raise SettingsError(key, f"{parent} is not a table")
-        table = inner
+        table = cast("dict[str, Any]", inner)
     table[leaf] = value

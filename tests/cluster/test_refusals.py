@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from bramley.client.events import Completion
+from bramley.client.requests import Options
 from bramley.common.errors import BramleyError
 from bramley.common.rpc import MESSAGE_BYTES_MAX
 from bramley.common.status import RemoteError
@@ -100,8 +101,10 @@ async def test_a_top_k_above_the_vocabulary_means_all_of_it(served: Served) -> N
 async def test_b041_a_very_small_temperature_is_greedy(
     served: Served, expected: Completion, temperature: float
 ) -> None:
-    options = {"temperature": temperature, "top_p": 1e-9, "top_k": 1, "min_p": 1.0}
-    one = await served.client.complete("tiny", PROMPT, max_tokens=12, seed=1, **options)
+    options = Options(
+        temperature=temperature, top_p=1e-9, top_k=1, min_p=1.0, seed=1, max_tokens=12
+    )
+    one = await served.client.complete("tiny", PROMPT, **options)
     assert one.token_ids == expected.token_ids
 
 
@@ -116,7 +119,8 @@ async def test_b067_a_message_over_the_limit_is_refused_before_it_is_read(served
     unlimited = [("grpc.max_send_message_length", -1)]
     address = served.cluster.node.addresses["grpc"]
     async with grpc.aio.insecure_channel(address, options=unlimited) as channel:
-        generate = channel.unary_stream("/bramley.protos.v1.RouterService/Generate")
+        method = "/bramley.protos.v1.RouterService/Generate"
+        generate: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method)
         call = generate(b"\x22" + _length(MESSAGE_BYTES_MAX) + b"x" * MESSAGE_BYTES_MAX)
         assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert (await served.client.get_model("tiny")).state == "ready"

@@ -17,6 +17,7 @@ import pytest
 
 from bramley.client.client import AsyncClient
 from bramley.client.events import Accepted, Completion, Delta, Progress
+from bramley.client.requests import Options
 from bramley.common.status import RemoteError
 from support.cluster import Cluster
 from support.served import ENDLESS, Served
@@ -98,8 +99,8 @@ STAGES: dict[str, Stage] = {"prefill": at_prefill, "decode": at_decode, "queue":
 
 async def serves_again(victim: Served, expected: Completion) -> None:
     """The next request is answered as before, and nothing is left booked."""
-    again = victim.completed("tiny", PROMPT, max_tokens=8, timeout_s=AGAIN_S)
-    assert (await victim.cluster.within(again)).token_ids == expected.token_ids
+    again = victim.completed("tiny", PROMPT, max_tokens=8)
+    assert (await victim.cluster.within(again, timeout_s=AGAIN_S)).token_ids == expected.token_ids
     await victim.idle("tiny")
 
 
@@ -182,7 +183,7 @@ async def test_a_killed_supervisor_breaks_no_stream_and_the_next_adopts_all(
 
 async def test_streams_deliver_every_token_once_over_a_supervisor_s_death(victim: Served) -> None:
     deltas: list[Delta] = []
-    options = {"max_tokens": 600, "temperature": 0.0}
+    options = Options(max_tokens=600, temperature=0.0)
     async with aclosing(victim.client.generate("script", ENDLESS, **options)) as events:
         async for event in events:
             if isinstance(event, Delta):
