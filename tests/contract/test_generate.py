@@ -181,7 +181,7 @@ async def test_an_id_in_flight_is_not_taken_twice() -> None:
 
 
 @pytest.mark.parametrize("kind", ["accepted", "started", "delta"])
-async def test_a_client_that_leaves_frees_its_row_at_once(kind: str) -> None:
+async def test_b057_a_client_that_leaves_frees_its_row_at_once(kind: str) -> None:
     async with routed(Script(max_rows=1)) as bench:
         labels = LONG | ({"fake.stall": "started"} if kind == "started" else {})
         labels |= {"fake.stall": "accepted"} if kind == "accepted" else {}

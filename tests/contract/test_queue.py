@@ -33,7 +33,7 @@ async def test_settings_may_allow_fewer_than_the_worker_does() -> None:
         assert bench.node.workers["fake"].running_most == 1
 
 
-async def test_a_request_dropped_while_waiting_never_reaches_a_worker() -> None:
+async def test_b058_a_request_dropped_while_waiting_never_reaches_a_worker() -> None:
     async with routed(Script(max_rows=1, tokens=2)) as bench:
         running = bench.stub.Generate(ask(labels=STALLED))
         await until(lambda: gate_counts(bench) == (1, 0))

@@ -186,7 +186,7 @@ def drive_by_reflection(address: str) -> tuple[list[str], str, int]:
         return models, text, status
 
 
-async def test_frequent_pings_during_a_silent_prefill_break_nothing() -> None:
+async def test_b066_frequent_pings_during_a_silent_prefill_break_nothing() -> None:
     options = [(key, value) for key, value in CHANNEL_OPTIONS if key != "grpc.keepalive_time_ms"]
     options += [
         ("grpc.keepalive_time_ms", 1_000),
@@ -204,7 +204,7 @@ async def test_frequent_pings_during_a_silent_prefill_break_nothing() -> None:
         assert await asyncio.gather(*[one(address) for _ in range(3)]) == ["0 "] * 3
 
 
-async def test_an_oversize_message_is_refused_and_the_next_request_served() -> None:
+async def test_b067_an_oversize_message_is_refused_and_the_next_request_served() -> None:
     options = [(key, value) for key, value in CHANNEL_OPTIONS if "message_length" not in key]
     options += [("grpc.max_send_message_length", -1)]
     async with routed(Script(tokens=1, context_tokens=1 << 30)) as bench:
@@ -218,7 +218,7 @@ async def test_an_oversize_message_is_refused_and_the_next_request_served() -> N
         await bench.ready()
 
 
-async def test_a_second_router_on_one_port_is_refused(tmp_path: Path) -> None:
+async def test_b068_a_second_router_on_one_port_is_refused(tmp_path: Path) -> None:
     async with routed(models=()) as bench:
         settings = RouterSettings(grpc=bench.router.addresses["grpc"], http="")
         second = Router(settings, f"unix:{tmp_path}/second.sock", epoch=2)

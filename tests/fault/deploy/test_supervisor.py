@@ -138,7 +138,7 @@ async def test_a_second_sigint_kills_at_once(make_cluster: Make, scripts: Path) 
     cluster.check_nothing_left()
 
 
-async def test_twenty_rounds_of_a_worker_end_without_a_hang(
+async def test_b070_twenty_rounds_of_a_worker_end_without_a_hang(
     make_cluster: Make, scripts: Path
 ) -> None:
     cluster = make_cluster(dummy_cluster(scripts))
@@ -152,7 +152,7 @@ async def test_twenty_rounds_of_a_worker_end_without_a_hang(
     assert set(cluster.children()) == {("router", "router")}
 
 
-async def test_children_inherit_no_descriptor_but_those_meant(
+async def test_b070_children_inherit_no_descriptor_but_those_meant(
     make_cluster: Make, scripts: Path
 ) -> None:
     for name in ("worker-a", "worker-b"):
@@ -201,7 +201,7 @@ async def test_stopping_an_unknown_worker_is_not_found(make_cluster: Make, scrip
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-async def test_two_clusters_on_one_port_are_refused(make_cluster: Make, scripts: Path) -> None:
+async def test_b068_two_clusters_on_one_port_are_refused(make_cluster: Make, scripts: Path) -> None:
     first, second = make_cluster(dummy_cluster(scripts)), make_cluster(dummy_cluster(scripts))
     await first.up()
     await second.spawn("--grpc", first.node.addresses["grpc"])
