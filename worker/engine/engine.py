@@ -135,10 +135,12 @@ class Engine:
                 self._slots.check()
                 assert not self._cohort.slots, repr(self._cohort)
                 self._mail.wait()
-            submitted, self._submitted = self._submitted, []
+            self._waiting.extend(self._submitted)
+            self._submitted = []
+            self._count()
             cancelled, self._cancelled = self._cancelled, set()
-            self._waiting.extend(submitted)
-            for request in [*self._waiting, *self._slots.seated] if cancelled else ():
+        if cancelled:
+            for request in [*self._waiting, *self._slots.seated]:
                 if request.id in cancelled:
                     self._end(request)
             self._count()
