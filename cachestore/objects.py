@@ -22,13 +22,13 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         chain: hash of the chain up to this block's end, 32 bytes.
         tokens: in this part: BLOCK, or fewer in a tail.
-        bytes: of the payload, without padding.
+        nbytes: of the payload, without padding.
         checksum: xxh3-128 of the payload, 16 bytes.
     """
 
     chain: bytes
     tokens: int
-    bytes: int
+    nbytes: int
     checksum: bytes
 
 
@@ -73,7 +73,7 @@ class StoredObject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def payload_bytes(self) -> int:
         """Bytes of all parts, each padded to ALIGN."""
-        return sum(padded(part.bytes) for part in self.parts)
+        return sum(padded(part.nbytes) for part in self.parts)
 
 
 def padded(size: int) -> int:
