@@ -69,8 +69,8 @@ class RowsMachine(RuleBasedStateMachine):
         length = data.draw(st.integers(0, len(self.model[source])), "length")
         if source == target or length == 0:
             return
-        part = self.rows.state.export_row(source, 0, length)
-        self.rows.state.import_row(target, 0, part)
+        part = self.rows.export(source, 0, length)
+        self.rows.state.import_row(target, 0, length, part)
         self.rows.table.lengths[target] = length
         self.model[target] = self.model[source][:length]
 

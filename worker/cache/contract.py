@@ -15,8 +15,8 @@ for every kind:
  6. **Leaving.** Removing a row changes no other row.
  7. **Rollback.** After ``rollback(row, n)`` the row is as if its last n tokens had never
     been appended; a kind that cannot do that raises CannotRollback and changes nothing.
- 8. **Export.** ``export_row(row, start, stop)`` returns evaluated arrays that own their
-    memory: no view of live state, so later appends neither change nor copy them.
+ 8. **Export.** ``export_row`` copies a row's tokens into the caller's memory and keeps no view
+    of live state, so later appends neither change the copy nor cost a copy themselves.
  9. **Import.** ``import_row`` of an export makes the row equal what was exported, bit for
     bit; appending to it equals appending to the original.
 10. **Growth.** ``reserve`` keeps every row's content.
@@ -28,6 +28,10 @@ for every kind:
 from typing import Protocol
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
 
 
 class CannotRollback(Exception):
@@ -75,10 +79,22 @@ class LayerState(Protocol):
         """
         ...
 
-    def export_row(self, row: int, start: int, stop: int) -> dict[str, mx.array]:
-        """Copy a row's state of the tokens [start, stop) (law 8)."""
+    @property
+    def layout(self) -> str:
+        """What an export's bytes mean; equal layouts can import each other's exports."""
         ...
 
-    def import_row(self, row: int, start: int, arrays: dict[str, mx.array]) -> None:
-        """Write an export of tokens from ``start`` on into a row (law 9)."""
+    def export_bytes(self, tokens: int) -> int:
+        """Return how many bytes an export of so many tokens takes."""
+        ...
+
+    def export_row(self, row: int, start: int, stop: int, target: Bytes) -> None:
+        """Copy a row's state of the tokens [start, stop) into ``target`` (law 8)."""
+        ...
+
+    def import_row(self, row: int, start: int, stop: int, source: Bytes) -> None:
+        """Write an export of the tokens [start, stop) into a row (law 9).
+
+        Lengths are the caller's to raise.
+        """
         ...

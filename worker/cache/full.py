@@ -1,7 +1,11 @@
 """Full attention: keys and values of every token, (rows, Hkv, capacity, D) each."""
 
-import mlx.core as mx
+from collections.abc import Iterator
 
+import mlx.core as mx
+import numpy as np
+
+from bramley.worker.cache.contract import Bytes
 from bramley.worker.cache.table import RowTable
 
 COLUMNS_STEP = 256
@@ -19,6 +23,7 @@ class FullState:
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
+        self._shapes: tuple[tuple[int, int, mx.Dtype], ...] = ()
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
 
@@ -42,7 +47,9 @@ class FullState:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append (B, Hkv, L, D) and return what the forward may read, (B, Hkv, width, D)."""
-        self.reserve(len(self._table.lengths), self._table.width, like=(keys, values))
+        if not self._shapes:
+            self._shapes = tuple((a.shape[1], a.shape[3], a.dtype) for a in (keys, values))
+        self.reserve(len(self._table.lengths), self._table.width)
         assert self.keys is not None
         assert self.values is not None
         self.keys = self._write(self.keys, keys)
@@ -61,15 +68,13 @@ class FullState:
         """Keys and values, once there are any."""
         return [array for array in (self.keys, self.values) if array is not None]
 
-    def reserve(
-        self, rows: int, columns: int, like: tuple[mx.array, mx.array] | None = None
-    ) -> None:
-        """Have room for ``rows`` x ``columns``; ``like`` gives shape and dtype at first."""
+    def reserve(self, rows: int, columns: int) -> None:
+        """Have room for ``rows`` x ``columns``, once a forward has told the shapes."""
+        if not self._shapes:
+            return
         if self.keys is None or self.values is None:
-            if like is not None:
-                shape = (rows, _stepped(columns))
-                self.keys = _room(like[0], *shape)
-                self.values = _room(like[1], *shape)
+            shape = (rows, _stepped(columns))
+            self.keys, self.values = (_room(like, *shape) for like in self._shapes)
             return
         held_rows, _, held_columns, _ = self.keys.shape
         if rows <= held_rows and columns <= held_columns:
@@ -79,9 +84,13 @@ class FullState:
         new_rows = held_rows if rows <= held_rows else max(rows, 2 * held_rows)
         fits = columns <= held_columns
         new_columns = held_columns if fits else max(_stepped(columns), 2 * held_columns)
-        self.keys = _grown(self.keys, new_rows, new_columns)
-        self.values = _grown(self.values, new_rows, new_columns)
-        mx.eval(self.keys, self.values)
+        grown: list[mx.array] = []
+        for like, held in zip(self._shapes, (self.keys, self.values), strict=True):
+            room = _room(like, new_rows, new_columns)
+            room[:held_rows, :, :held_columns] = held
+            grown.append(room)
+        self.keys, self.values = grown
+        mx.eval(grown)
 
     def reset(self) -> None:
         """Forget every row and free the arrays."""
@@ -107,27 +116,39 @@ class FullState:
         """Nothing to do: lowering the length is the rollback."""
         assert 0 <= tokens <= self._table.lengths[row]
 
-    def export_row(self, row: int, start: int, stop: int) -> dict[str, mx.array]:
-        """Copy keys and values of tokens [start, stop), each (Hkv, stop - start, D)."""
-        assert self.keys is not None
-        assert self.values is not None
-        copies = {
-            "keys": mx.contiguous(self.keys[row, :, start:stop]),
-            "values": mx.contiguous(self.values[row, :, start:stop]),
-        }
-        mx.eval(copies)
-        return copies
+    @property
+    def layout(self) -> str:
+        """Heads, size and dtype of keys and of values; heads come before tokens."""
+        return f"full {self._shapes}"
 
-    def import_row(self, row: int, start: int, arrays: dict[str, mx.array]) -> None:
-        """Write keys and values of tokens from ``start`` on."""
-        keys, values = arrays["keys"], arrays["values"]
-        stop = start + keys.shape[1]
-        self.reserve(len(self._table.lengths), stop, like=(keys[None], values[None]))
-        assert self.keys is not None
-        assert self.values is not None
-        self.keys[row, :, start:stop] = keys
-        self.values[row, :, start:stop] = values
-        mx.eval(self.keys, self.values)
+    def export_bytes(self, tokens: int) -> int:
+        """Keys and values of so many tokens."""
+        return tokens * sum(heads * size * dtype.size for heads, size, dtype in self._shapes)
+
+    def export_row(self, row: int, start: int, stop: int, target: Bytes) -> None:
+        """Copy keys, then values, (Hkv, stop - start, D) each."""
+        for live, place in self._beside(row, start, stop, target):
+            np.copyto(place, live)
+
+    def import_row(self, row: int, start: int, stop: int, source: Bytes) -> None:
+        """Write keys, then values, straight into the live arrays."""
+        self.reserve(len(self._table.lengths), stop)
+        mx.eval(self.arrays())
+        for live, place in self._beside(row, start, stop, source):
+            np.copyto(live, place)
+
+    def _beside(
+        self, row: int, start: int, stop: int, outside: Bytes
+    ) -> Iterator[tuple[Bytes, Bytes]]:
+        # Bytes, so that every dtype goes the same way. The arrays are evaluated and nothing
+        # pending reads them, so their memory may be read and written where it lies.
+        at = 0
+        for array in self.arrays():
+            shape: tuple[int, ...] = array.shape
+            live = np.frombuffer(array, np.uint8).reshape(*shape[:-1], -1)[row, :, start:stop]
+            place = outside[at : at + live.size].reshape(live.shape)
+            at += live.size
+            yield live, place
 
     def _write(self, held: mx.array, new: mx.array) -> mx.array:
         table = self._table
@@ -145,12 +166,6 @@ def _stepped(columns: int) -> int:
     return -(-columns // COLUMNS_STEP) * COLUMNS_STEP
 
 
-def _room(like: mx.array, rows: int, columns: int) -> mx.array:
-    _, heads, _, size = like.shape
-    return mx.zeros((rows, heads, columns, size), dtype=like.dtype)
-
-
-def _grown(held: mx.array, rows: int, columns: int) -> mx.array:
-    room = _room(held, rows, columns)
-    room[: held.shape[0], :, : held.shape[2]] = held
-    return room
+def _room(like: tuple[int, int, mx.Dtype], rows: int, columns: int) -> mx.array:
+    heads, size, dtype = like
+    return mx.zeros((rows, heads, columns, size), dtype=dtype)
