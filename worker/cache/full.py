@@ -1,6 +1,7 @@
 """Full attention: keys and values of every token, (rows, Hkv, capacity, D) each."""
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
@@ -144,8 +145,9 @@ class FullState:
         # pending reads them, so their memory may be read and written where it lies.
         at = 0
         for array in self.arrays():
-            shape: tuple[int, ...] = array.shape
-            live = np.frombuffer(array, np.uint8).reshape(*shape[:-1], -1)[row, :, start:stop]
+            memory: Bytes = np.frombuffer(cast("Any", array), np.uint8)  # the stubs miss the buffer
+            rows, heads, columns, _ = array.shape
+            live = memory.reshape(rows, heads, columns, -1)[row, :, start:stop]
             place = outside[at : at + live.size].reshape(live.shape)
             at += live.size
             yield live, place
