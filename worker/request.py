@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
+from bramley.worker.cache.saved import Restore, Saving
 from bramley.worker.sampling.params import SamplingParams
 
 
@@ -49,6 +50,8 @@ class Request:
         computed: tokens of the sequence whose state is written.
         output: ids generated so far; the last one's state is not written yet.
         slot: its seat, while SEATED.
+        restore: a stored prefix to start from; given back once it is copied.
+        saving: how its state is to be saved; None where it is not.
     """
 
     id: str
@@ -60,11 +63,21 @@ class Request:
     computed: int = 0
     output: list[int] = field(default_factory=list[int])
     slot: int = -1
+    restore: Restore | None = None
+    saving: Saving | None = None
 
     def enter(self, phase: Phase) -> None:
         """Go on to ``phase``."""
         assert phase in TRANSITIONS[self.phase], f"{self.id}: {self.phase} -> {phase}"
         self.phase = phase
+        if phase is Phase.ENDED:
+            self.release()
+
+    def release(self) -> None:
+        """Give the stored prefix back, if it still has one."""
+        if self.restore is not None:
+            self.restore.release()
+            self.restore = None
 
     @property
     def prompt_left(self) -> int:

@@ -22,7 +22,7 @@ from bramley.worker import intake
 from bramley.worker.answer import Answer
 from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
-from bramley.worker.engine.outputs import Failed, Output, Prefilled, Seated, Token
+from bramley.worker.engine.outputs import Failed, Output, Prefilled, Saved, Seated, Token
 from bramley.worker.loading import Loaded
 from bramley.worker.text.chat import render
 
@@ -246,6 +246,8 @@ def _responses(
                 tokens.append(output)
             case Failed(error=error):
                 raise error
+            case Saved():
+                pass
     if delta := answer.delta(tokens):
         responses.append(worker_pb2.WorkerServiceGenerateResponse(delta=delta))
     if answer.finished is not None:

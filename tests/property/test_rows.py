@@ -70,7 +70,7 @@ class RowsMachine(RuleBasedStateMachine):
         if source == target or length == 0:
             return
         part = self.rows.export(source, 0, length)
-        self.rows.state.import_row(target, 0, length, part)
+        self.rows.state.import_row(target, 0, length, part, length)
         self.rows.table.lengths[target] = length
         self.model[target] = self.model[source][:length]
 

@@ -11,7 +11,7 @@ from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.engine import Engine, EngineLimits
 from bramley.worker.engine.executor import Executor
-from bramley.worker.engine.outputs import Failed, Output, Prefilled, Token
+from bramley.worker.engine.outputs import Failed, Output, Prefilled, Saved, Token
 from bramley.worker.engine.slots import Slots
 from bramley.worker.engine.stopping import Finish
 from bramley.worker.models.contract import LanguageModel
@@ -29,6 +29,8 @@ class Outcome:
     progress: list[int] = field(default_factory=list[int])
     finish: Finish | None = None
     error: BramleyError | None = None
+    saved: list[Saved] = field(default_factory=list[Saved])
+    restored: int = 0
 
 
 def request(
@@ -138,3 +140,7 @@ class InProcessEngine:
             outcome.progress.append(output.tokens)
         elif isinstance(output, Failed):
             outcome.error = output.error
+        elif isinstance(output, Saved):
+            outcome.saved.append(output)
+        else:
+            outcome.restored = output.restored

@@ -92,9 +92,14 @@ class LayerState(Protocol):
         """Copy a row's state of the tokens [start, stop) into ``target`` (law 8)."""
         ...
 
-    def import_row(self, row: int, start: int, stop: int, source: Bytes) -> None:
-        """Write an export of the tokens [start, stop) into a row (law 9).
+    def import_row(self, row: int, start: int, stop: int, source: Bytes, held: int) -> None:
+        """Write an export's tokens [start, stop) into a row (law 9).
 
-        Lengths are the caller's to raise.
+        Args:
+            row: whose length is the caller's to raise.
+            start: place of the export's first token.
+            stop: end of the tokens that are wanted.
+            source: an export of ``held`` tokens from ``start`` on, of which the rest is left.
+            held: tokens in ``source``.
         """
         ...

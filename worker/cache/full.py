@@ -128,18 +128,18 @@ class FullState:
 
     def export_row(self, row: int, start: int, stop: int, target: Bytes) -> None:
         """Copy keys, then values, (Hkv, stop - start, D) each."""
-        for live, place in self._beside(row, start, stop, target):
+        for live, place in self._beside(row, start, stop, target, stop - start):
             np.copyto(place, live)
 
-    def import_row(self, row: int, start: int, stop: int, source: Bytes) -> None:
+    def import_row(self, row: int, start: int, stop: int, source: Bytes, held: int) -> None:
         """Write keys, then values, straight into the live arrays."""
         self.reserve(len(self._table.lengths), stop)
         mx.eval(self.arrays())
-        for live, place in self._beside(row, start, stop, source):
+        for live, place in self._beside(row, start, stop, source, held):
             np.copyto(live, place)
 
     def _beside(
-        self, row: int, start: int, stop: int, outside: Bytes
+        self, row: int, start: int, stop: int, outside: Bytes, held: int
     ) -> Iterator[tuple[Bytes, Bytes]]:
         # Bytes, so that every dtype goes the same way. The arrays are evaluated and nothing
         # pending reads them, so their memory may be read and written where it lies.
@@ -148,8 +148,9 @@ class FullState:
             memory: Bytes = np.frombuffer(cast("Any", array), np.uint8)  # the stubs miss the buffer
             rows, heads, columns, _ = array.shape
             live = memory.reshape(rows, heads, columns, -1)[row, :, start:stop]
-            place = outside[at : at + live.size].reshape(live.shape)
-            at += live.size
+            size = heads * held * live.shape[-1]
+            place = outside[at : at + size].reshape(heads, held, -1)[:, : stop - start]
+            at += size
             yield live, place
 
     def _write(self, held: mx.array, new: mx.array) -> mx.array:

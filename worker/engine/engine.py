@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,15 @@ from bramley.common.errors import BramleyError, EngineFault, Overloaded
 from bramley.common.logs import facts
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.executor import Executor
-from bramley.worker.engine.outputs import Deliver, Failed, Output, Prefilled, Seated, Token
+from bramley.worker.engine.outputs import (
+    Deliver,
+    Failed,
+    Output,
+    Prefilled,
+    Saved,
+    Seated,
+    Token,
+)
 from bramley.worker.engine.plan import StepPlan, StepResult
 from bramley.worker.engine.scheduler import schedule
 from bramley.worker.engine.slots import Slots
@@ -31,6 +40,9 @@ log = logging.getLogger(__name__)
 
 CLEAR_CACHE_EVERY = 256
 EXIT_ENGINE_DIED = 70
+# New tokens that make a save worth its cost, at the end of a prompt and of a request.
+SAVE_PROMPT_FROM = 256
+SAVE_END_FROM = 32
 
 
 @dataclass(slots=True)
@@ -157,8 +169,9 @@ class Engine:
         plan = schedule(self._slots.seated, next_in_line, free, limits.chunk_tokens)
         if plan.is_empty:
             return
-        outputs: list[Output] = [self._seat(self._waiting[0]) for _ in range(plan.admit)]
+        outputs: list[Output] = []
         try:
+            outputs += [self._seat(self._waiting[0]) for _ in range(plan.admit)]
             result = self._execute(plan)
         except Exception as error:
             log.exception("a step failed", extra=facts(cohort=self._cohort))
@@ -186,6 +199,9 @@ class Engine:
             request = self._slots[plan.chunk.slot]
             if request.wants_progress:
                 outputs.append(Prefilled(request.id, request.computed))
+            if not request.prompt_left and request.saving:
+                stop = min(request.saving.boundary, request.computed)
+                outputs += self._save(request, stop, SAVE_PROMPT_FROM)
         now_s = time.monotonic()
         for slot, token in result.tokens.items():
             request = self._slots[slot]
@@ -199,15 +215,30 @@ class Engine:
             self.counters.completion_tokens += 1
             ended = finish(request)
             if ended is not None:
+                outputs += self._save(request, request.computed, SAVE_END_FROM)
                 self._end(request)
             outputs.append(Token(request.id, token, now_s, ended))
         return outputs
+
+    def _save(self, request: Request, stop: int, worth: int) -> Sequence[Output]:
+        if request.saving is None or stop - request.saving.stored < worth:
+            return ()
+        sequence = [*request.prompt, *request.output][:stop]
+        return [
+            Saved(request.id, span, staged, array("I", sequence[: span.stop]).tobytes())
+            for span, staged in self._executor.save(request, stop)
+        ]
 
     def _seat(self, request: Request) -> Output:
         assert self._waiting.popleft() is request
         request.enter(Phase.SEATED)
         self._cohort.join(self._slots.seat(request))
-        return Seated(request.id, time.monotonic())
+        began_s = time.monotonic()
+        if request.restore is not None:
+            self._executor.restore(request, request.restore)
+            request.release()
+        now_s = time.monotonic()
+        return Seated(request.id, now_s, request.computed, now_s - began_s)
 
     def _end(self, request: Request) -> None:
         if request.phase is Phase.WAITING:

@@ -8,6 +8,8 @@ from typing import cast
 
 import mlx.core as mx
 
+from bramley.worker.cache.saved import Restore, Staged
+from bramley.worker.cache.snapshot import Span, copy_in, copy_out, span_bytes, spans
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.plan import Chunk, StepPlan, StepResult
 from bramley.worker.engine.slots import Slots
@@ -33,7 +35,32 @@ class Executor:
             logits = self._model(mx.zeros((1, columns), mx.int32), cache=self._cohort.layers)
             table.commit()
             self._cohort.evaluate(logits)
-        self._cohort.reset()
+        self._cohort.leave(0, keep_last=False)
+
+    def restore(self, request: Request, restore: Restore) -> None:
+        """Copy a stored prefix into the request's row, which is empty."""
+        cohort, row = self._cohort, self._cohort.row(request.slot)
+        for part in restore.parts:
+            copy_in(cohort.layers, row, part.first, part.tokens, part.memory, part.held)
+        cohort.table.lengths[row] = request.computed = restore.tokens
+
+    def save(self, request: Request, stop: int) -> list[tuple[Span, Staged]]:
+        """Copy what is not stored yet of the row's first ``stop`` tokens into staging.
+
+        Returns:
+            Each span that there was room for; none comes after one that was refused.
+        """
+        saving, layers = request.saving, self._cohort.layers
+        assert saving is not None
+        taken: list[tuple[Span, Staged]] = []
+        for span in spans(saving.stored, stop, saving.extent_blocks):
+            staged = saving.stage(span_bytes(layers, span))
+            if staged is None:
+                break
+            copy_out(layers, self._cohort.row(request.slot), span, staged.memory)
+            saving.stored = span.stop
+            taken.append((span, staged))
+        return taken
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute a plan's chunk, then its decode rows.

@@ -7,15 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bramley.common.errors import BramleyError
+from bramley.worker.cache.saved import Staged
+from bramley.worker.cache.snapshot import Span
 from bramley.worker.engine.stopping import Finish
 
 
 @dataclass(frozen=True, slots=True)
 class Seated:
-    """It has a seat; its prefill begins."""
+    """It has a seat; its prefill begins after so many restored tokens."""
 
     request_id: str
     at_s: float
+    restored: int = 0
+    restore_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,16 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """A span of its state lies in staging; the sequence's tokens up to the span's end name it."""
+
+    request_id: str
+    span: Span
+    staged: Staged
+    token_ids_le: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """It ended without a finish."""
 
@@ -44,5 +58,5 @@ class Failed:
     error: BramleyError
 
 
-Output = Seated | Prefilled | Token | Failed
+Output = Seated | Prefilled | Token | Saved | Failed
 Deliver = Callable[[Sequence[Output]], None]

@@ -140,7 +140,7 @@ def test_law_9_an_imported_row_equals_the_exported(kind: str) -> None:
     rows, other = filled(kind), filled(kind, (2, 9))
     other.table.lengths[1] = 0
     for start, stop in ((0, 5), (5, 12)):  # in two parts, as blocks come
-        other.state.import_row(1, start, stop, rows.export(2, start, stop))
+        other.state.import_row(1, start, stop, rows.export(2, start, stop), stop - start)
         other.table.lengths[1] = stop
     np.testing.assert_array_equal(other.read(1), rows.read(2))
     assert other.state.layout == rows.state.layout
@@ -150,6 +150,14 @@ def test_law_9_an_imported_row_equals_the_exported(kind: str) -> None:
     )
 
 
+def test_law_9_leading_tokens_of_an_export_can_be_imported_alone(kind: str) -> None:
+    rows, other = filled(kind), filled(kind, (2, 9))
+    other.table.lengths[1] = 0
+    other.state.import_row(1, 0, 7, rows.export(3, 0, 20), 20)
+    other.table.lengths[1] = 7
+    np.testing.assert_array_equal(other.read(1), rows.read(3)[:7])
+
+
 def test_law_9_a_state_that_was_reset_can_be_imported_into(kind: str) -> None:
     rows = filled(kind)
     expected, part = rows.read(3), rows.export(3, 0, 20)
@@ -157,7 +165,7 @@ def test_law_9_a_state_that_was_reset_can_be_imported_into(kind: str) -> None:
         rows.leave(0)
     rows.state.reset()
     rows.join()
-    rows.state.import_row(0, 0, 20, part)
+    rows.state.import_row(0, 0, 20, part, 20)
     rows.table.lengths[0] = 20
     np.testing.assert_array_equal(rows.read(0), expected)
 
