@@ -4,7 +4,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]  # an editable install shows links
 FOLDERS = ("common", "router", "worker", "cachestore", "client", "deploy", "bench", "tests")
 
 

@@ -29,6 +29,8 @@ def load(path: Path | None, kind: type[S], overrides: Sequence[str] = ()) -> S:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise SettingsError(str(path), error.strerror or str(error)) from error
+        except UnicodeDecodeError as error:
+            raise SettingsError(str(path), "is not a text file of settings") from error
     return parse(text, kind, overrides, source=str(path or "settings"))
 
 

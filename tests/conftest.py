@@ -8,10 +8,13 @@ import pytest
 from bramley.worker.models.blas import load_blas
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    import signal
+from collections.abc import AsyncGenerator, Callable
 
     from support.cluster import Cluster
 
+# A background job ignores SIGINT, and its children inherit that: those we interrupt must not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 load_blas()  # as a worker does, before anything imports mlx: rows equal bit by bit in any batch
 
 

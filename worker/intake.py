@@ -18,6 +18,7 @@ from bramley.worker.sampling.params import SamplingParams
 
 STOP_STRINGS_MAX = 64
 STOP_STRING_CHARACTERS_MAX = 1024
+TEMPERATURE = 0.7  # where neither the request nor the model's generation_config says one
 
 # Fields that nothing here serves yet, each by its path.
 _UNSERVED = (
@@ -161,7 +162,7 @@ def _sampling(asked: types_pb2.SamplingParams, facts: ModelFacts) -> SamplingPar
     given: dict[str, Any] = {**facts.defaults, **_given(asked)}
     top_k = int(given.get("top_k", 0))
     return SamplingParams(
-        temperature=given.get("temperature", 1.0),
+        temperature=given.get("temperature", TEMPERATURE),
         top_p=given.get("top_p", 1.0),
         top_k=0 if top_k < 0 or top_k >= facts.vocabulary else top_k,
         min_p=given.get("min_p", 0.0),

@@ -54,3 +54,9 @@ def test_a_bad_override_is_a_settings_error(override: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no-such"):
         load(tmp_path / "no-such.toml", Outer)
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF\xff\xfe\x80")
+    with pytest.raises(SettingsError, match="model.gguf: is not a text file"):
+        load(tmp_path / "model.gguf", Outer)
