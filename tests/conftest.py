@@ -1,5 +1,7 @@
 """The BLAS of this process, and fixtures that need taking down."""
 
+import signal
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,9 +10,6 @@ import pytest
 from bramley.worker.models.blas import load_blas
 
 if TYPE_CHECKING:
-    import signal
-from collections.abc import AsyncGenerator, Callable
-
     from support.cluster import Cluster
 
 # A background job ignores SIGINT, and its children inherit that: those we interrupt must not.
