@@ -14,11 +14,13 @@ from bramley.cachestore.format import Damaged, read_parts
 from bramley.cachestore.index import Index
 from bramley.cachestore.objects import padded
 from bramley.cachestore.recover import Survey, put_in_order, survey
+from bramley.common import logs
 
 
 def main() -> int:
     """Check the folder that the command line names, and return the exit code."""
     arguments = _parser().parse_args()
+    logs.setup("check")
     folder = Folder(arguments.folder, Files())
     try:
         folder.claim(make=False)
@@ -76,7 +78,7 @@ def check(folder: Folder, *, bodies: bool, repair: bool) -> int:
         wrong_now = bool(left.damaged or left.unreadable)
     else:
         wrong_now = bool(wrong)
-    index.close(clean=repair or (index.is_trusted and not differing))
+    index.close(clean=repair or index.is_trusted)
     summary = ", ".join(f"{kind} {count}" for kind, count in found.counts().items())
     return _say(int(wrong_now), *notes, *wrong, summary)
 

@@ -4,6 +4,7 @@ A memo is believed as long as every stamp of a file is as it was: path, device, 
 and the times of its last change. A memo that is damaged or gone costs time, nothing else.
 """
 
+import errno
 import hashlib
 import os
 import tempfile
@@ -53,9 +54,12 @@ def weights_digest(folder: Path, memo: Path) -> str:
         64 hex digits.
 
     Raises:
+        FileNotFoundError: there are no weight files.
         OSError: a weight file cannot be read.
     """
     files = sorted({path for pattern in _WEIGHTS for path in folder.glob(pattern)})
+    if not files:
+        raise FileNotFoundError(errno.ENOENT, "no weight files", str(folder))
     remembered = _read_memo(memo)
     digests, new = _digests(files, remembered)
     if new:

@@ -18,7 +18,7 @@ from bramley.cachestore.files import FULL, Files, on_disk
 from bramley.cachestore.folder import Folder
 from bramley.cachestore.format import (
     Damaged,
-    Entry,
+    FileEntry,
     NotOurs,
     read_file,
     read_parts,
@@ -77,10 +77,10 @@ class Disk:
         return cls(place, index, recover(place, index))
 
     def objects(self) -> list[StoredObject]:
-        """Objects that are there, parents before their children."""
+        """Objects that are there, parents before their children, older ones before newer ones."""
         with self._lock:
             stored = [entry.object for entry in self._entries.values()]
-        return sorted(stored, key=lambda each: (each.first_token, each.tokens))
+        return sorted(stored, key=lambda each: (each.first_token, each.created_s, each.id))
 
     def write(self, stored: StoredObject, payload: memoryview) -> None:
         """Write an object so that it survives a crash; nothing happens if it is there.
@@ -107,7 +107,7 @@ class Disk:
         with self._lock:
             self._entries[stored.id] = entry
 
-    def _publish(self, stored: StoredObject, payload: memoryview) -> Entry:
+    def _publish(self, stored: StoredObject, payload: memoryview) -> FileEntry:
         final = self._folder.object(stored.root, stored.id)
         tmp = self._folder.tmp / f"{stored.id}.{next(self._numbers)}"
         booked = payload.nbytes

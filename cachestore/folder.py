@@ -8,6 +8,7 @@ tmp/                            of writes under way
 quarantine/                     damaged files, at most QUARANTINE_BYTES and QUARANTINE_S
 """
 
+import contextlib
 import errno
 import os
 import re
@@ -191,6 +192,7 @@ class Folder:
 
         Raises:
             ValueError: the name is no root.
+            OSError: the disk failed, and nothing is changed.
         """
         if len(name) != HASH_BYTES:
             raise ValueError(f"{name.hex()} is not the root of a namespace")
@@ -200,16 +202,25 @@ class Folder:
             msgspec.json.encode(_Namespace(root=name.hex(), identity=identity))
         )
         tmp = self.tmp / f"{name.hex()}.{secrets.token_hex(4)}"
-        fd = self.files.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            self.files.write(fd, text, 0)
-            self.files.fdatasync(fd)
-            size += on_disk(self.files.fstat(fd))
-        finally:
-            self.files.close(fd)
-        self.files.rename(tmp, folder / "namespace.json")
+            size += self._write_new(tmp, text)
+            self.files.rename(tmp, folder / "namespace.json")
+        except OSError:
+            with contextlib.suppress(OSError):  # the next start clears it
+                self.files.unlink(tmp)
+            raise
         self.files.fsync_dir(folder)
         return size
+
+    def _write_new(self, path: Path, content: bytes) -> int:
+        """Write a small new file, and return what it takes on the disk."""
+        fd = self.files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            self.files.write(fd, content, 0)
+            self.files.fdatasync(fd)
+            return on_disk(self.files.fstat(fd))
+        finally:
+            self.files.close(fd)
 
     def set_aside(self, path: Path) -> None:
         """Move a damaged file to the quarantine."""

@@ -55,7 +55,7 @@ class _Header(msgspec.Struct):
     metadata: _Metadata = msgspec.field(name="__metadata__")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An object and its file, as far as reading needs to know it.
 
     Attributes:
@@ -146,7 +146,7 @@ def _is_foreign(header: bytes) -> bool:
     return "bramley" not in tensors.get("__metadata__", {})
 
 
-def write_file(files: Files, path: Path, stored: StoredObject, payload: memoryview) -> Entry:
+def write_file(files: Files, path: Path, stored: StoredObject, payload: memoryview) -> FileEntry:
     """Write an object to a new file, and sync its content.
 
     Returns:
@@ -169,8 +169,8 @@ def write_file(files: Files, path: Path, stored: StoredObject, payload: memoryvi
         files.close(fd)
 
 
-def _entry(stored: StoredObject, start: int, stat: os.stat_result) -> Entry:
-    return Entry(
+def _entry(stored: StoredObject, start: int, stat: os.stat_result) -> FileEntry:
+    return FileEntry(
         object=stored,
         start=start,
         size=stat.st_size,
@@ -179,7 +179,7 @@ def _entry(stored: StoredObject, start: int, stat: os.stat_result) -> Entry:
     )
 
 
-def read_file(files: Files, path: Path) -> Entry:
+def read_file(files: Files, path: Path) -> FileEntry:
     """Read a file's header and prove it; the payload is not read.
 
     Returns:
@@ -216,7 +216,7 @@ def _read_header(files: Files, fd: int, size: int) -> bytes:
 
 
 def read_parts(
-    files: Files, path: Path, entry: Entry, parts: tuple[int, int], target: memoryview
+    files: Files, path: Path, entry: FileEntry, parts: tuple[int, int], target: memoryview
 ) -> None:
     """Read a run of parts, with their padding, and prove each.
 

@@ -17,7 +17,7 @@ import msgspec
 import xxhash
 
 from bramley.cachestore.files import Files
-from bramley.cachestore.format import Entry
+from bramley.cachestore.format import FileEntry
 from bramley.common.logs import facts
 
 log = logging.getLogger(__name__)
@@ -49,9 +49,9 @@ class Index:
         self.is_trusted = self._read("SELECT value FROM state WHERE name = 'clean'") == [(1,)]
         self._write((_CLEAN, [(0,)]))
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, FileEntry]:
         """Read the whole rows by id."""
-        found: dict[str, Entry] = {}
+        found: dict[str, FileEntry] = {}
         for row in self._read("SELECT entry, checksum FROM objects"):
             entry = _entry(row)
             if entry is not None:
@@ -63,7 +63,7 @@ class Index:
         rows = self._read("SELECT id, at_s FROM used WHERE typeof(id) = 'text'")
         return {object_id: at_s for object_id, at_s in rows if isinstance(at_s, float)}
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: FileEntry) -> None:
         """Add an object."""
         self._write((_PUT, [_row(entry)]))
 
@@ -75,7 +75,7 @@ class Index:
         """Set when objects were last used."""
         self._write((_USE, [(object_id, at_s) for object_id in object_ids]))
 
-    def mend(self, known: dict[str, Entry], entries: dict[str, Entry]) -> None:
+    def mend(self, known: dict[str, FileEntry], entries: dict[str, FileEntry]) -> None:
         """Make the rows, of which ``known`` are whole, tell of ``entries`` and of no other."""
         rows = self._read("SELECT id FROM objects UNION SELECT id FROM used")
         gone = [row for row in rows if row[0] not in entries]
@@ -121,15 +121,15 @@ class Index:
                 return None
 
 
-def _row(entry: Entry) -> tuple[str, bytes, bytes]:
+def _row(entry: FileEntry) -> tuple[str, bytes, bytes]:
     body = msgspec.msgpack.encode(entry)
     return entry.object.id, body, xxhash.xxh3_128_digest(body)
 
 
-def _entry(row: tuple[Any, ...]) -> Entry | None:
+def _entry(row: tuple[Any, ...]) -> FileEntry | None:
     match row:
         case (bytes(body), bytes(checksum)) if xxhash.xxh3_128_digest(body) == checksum:
-            return msgspec.msgpack.decode(body, type=Entry)
+            return msgspec.msgpack.decode(body, type=FileEntry)
         case _:
             return None  # its file will tell
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bramley.cachestore.files import on_disk
 from bramley.cachestore.folder import Folder
-from bramley.cachestore.format import Damaged, Entry, NotOurs, read_file
+from bramley.cachestore.format import Damaged, FileEntry, NotOurs, read_file
 from bramley.cachestore.index import Index
 from bramley.cachestore.keys import Identity
 from bramley.common.logs import facts
@@ -39,7 +39,7 @@ class Survey:
         leftovers: of writes that did not finish.
     """
 
-    entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    entries: dict[str, FileEntry] = field(default_factory=dict[str, FileEntry])
     trusted: int = 0
     namespaces: dict[bytes, Identity] = field(default_factory=dict[bytes, Identity])
     damaged: list[tuple[Path, str]] = field(default_factory=list[tuple[Path, str]])
@@ -84,7 +84,7 @@ def put_in_order(folder: Folder, found: Survey) -> None:
         log.warning("could not clear the cache store's folder", extra=facts(error=error))
 
 
-def survey(folder: Folder, rows: dict[str, Entry]) -> Survey:
+def survey(folder: Folder, rows: dict[str, FileEntry]) -> Survey:
     """Look at every file, and read the headers of those that ``rows`` do not tell of."""
     found = Survey()
     found.leftovers = [
@@ -102,7 +102,7 @@ def survey(folder: Folder, rows: dict[str, Entry]) -> Survey:
 
 
 def _survey_namespace(
-    folder: Folder, namespace: Path, rows: dict[str, Entry], found: Survey
+    folder: Folder, namespace: Path, rows: dict[str, FileEntry], found: Survey
 ) -> None:
     for fan, fan_mode in _children(folder, namespace, found):
         if modes.S_ISDIR(fan_mode) and _FAN.fullmatch(fan.name):
@@ -125,7 +125,7 @@ def _children(folder: Folder, path: Path, found: Survey) -> list[tuple[Path, int
         return []
 
 
-def _survey_file(folder: Folder, path: Path, rows: dict[str, Entry], found: Survey) -> None:
+def _survey_file(folder: Folder, path: Path, rows: dict[str, FileEntry], found: Survey) -> None:
     try:
         row = rows.get(path.stem)
         if row is not None and row.is_of(folder.files.stat(path)):
@@ -143,7 +143,7 @@ def _survey_file(folder: Folder, path: Path, rows: dict[str, Entry], found: Surv
         _place(folder, path, entry, found)
 
 
-def _place(folder: Folder, path: Path, entry: Entry, found: Survey) -> None:
+def _place(folder: Folder, path: Path, entry: FileEntry, found: Survey) -> None:
     """List an object, unless its file has another's name or its id is another's too."""
     stored = entry.object
     here = path.parent.parent == folder.namespace(stored.root) and path.stem == stored.id

@@ -1,0 +1,110 @@
+"""B031: a folder that cannot be used is one error at the start, and none that ends anything."""
+
+import errno
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from bramley.cachestore.disk import Disk
+from bramley.cachestore.folder import DiskUnavailable
+from support.failing_files import FailingFiles
+from support.stored import IDENTITY, ROOT, Disks, fill, make_stored, read
+
+
+@pytest.mark.parametrize("path", ["store", "missing/parents/store"])
+def test_b031_a_missing_folder_is_made(disks: Disks, tmp_path: Path, path: str) -> None:
+    disk = disks.open(tmp_path / path)
+    (stored,) = fill(disk, 1)
+    assert read(disk, stored)
+
+
+def test_b031_a_linked_folder_is_used(disks: Disks, tmp_path: Path) -> None:
+    (tmp_path / "drive").mkdir()
+    (tmp_path / "store").symlink_to(tmp_path / "drive")
+    fill(disks.open(tmp_path / "store"), 1)
+    assert (tmp_path / "drive" / "STORE").exists()
+
+
+@pytest.mark.parametrize("path", ["file", "file/store"])
+def test_b031_a_file_in_its_place_is_an_error(disks: Disks, tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskUnavailable, match="cannot hold the cache store"):
+        disks.open(tmp_path / path)
+
+
+@pytest.mark.parametrize("name", ["ns", "tmp", "quarantine"])
+def test_b031_a_file_in_a_folders_place_is_an_error(
+    disks: Disks, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(DiskUnavailable, match="it is no folder"):
+        disks.open(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_b031_a_place_where_nothing_can_be_made_is_an_error(disks: Disks) -> None:
+    with pytest.raises(DiskUnavailable):
+        disks.open(Path("/proc/cachestore"))
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_b031_a_read_only_folder_is_an_error(disks: Disks, tmp_path: Path, there: bool) -> None:
+    if there:
+        disks.open(tmp_path / "store")
+        disks.close()
+    files = FailingFiles()
+    files.fail_all("open", "mkdir", "write", "rename", "link", "unlink", code=errno.EROFS)
+    with pytest.raises(DiskUnavailable, match="Read-only"):
+        disks.open(tmp_path / "store", files)
+    files.heal()
+    disks.open(tmp_path / "store", files)  # and nothing is left locked
+
+
+def test_b031_a_folder_that_goes_away_costs_only_its_content(disks: Disks, tmp_path: Path) -> None:
+    disk = disks.open(tmp_path / "store")
+    one, two = fill(disk, 2)
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(OSError, match="No such file"):
+        disk.write(*make_stored(3))
+    with pytest.raises(FileNotFoundError):
+        read(disk, one)
+    with pytest.raises(OSError, match="No such file"):
+        disk.put_namespace(ROOT, IDENTITY)
+    disk.remove(one.id)
+    disk.quarantine(two.id)
+    disk.touch([one.id], 1.0)
+    assert disk.objects() == []
+    assert disk.used_bytes >= 0
+    disk.flush()
+    disk.close(clean=True)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_folder_has_one_owner(disks: Disks, tmp_path: Path) -> None:
+    disks.open(tmp_path)
+    with pytest.raises(DiskUnavailable, match="another one owns it"):
+        Disk.open(tmp_path)
+    disks.open(tmp_path)
+
+
+def test_a_newer_store_is_left_alone(disks: Disks, tmp_path: Path) -> None:
+    text = '{"format":2,"id":"ab","created_s":1.0}'
+    (tmp_path / "STORE").write_text(text)
+    with pytest.raises(DiskUnavailable, match="newer"):
+        disks.open(tmp_path)
+    assert (tmp_path / "STORE").read_text() == text
+    assert [path.name for path in tmp_path.iterdir()] == ["STORE"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "\0" * 500, '{"format":1}'])
+def test_a_torn_store_file_costs_only_the_id(disks: Disks, tmp_path: Path, text: str) -> None:
+    disk = disks.open(tmp_path)
+    made = fill(disk, 2)
+    disks.close()
+    (tmp_path / "STORE").write_text(text)
+    again = disks.open(tmp_path)
+    assert again.objects() == made
+    assert again.store_id != disk.store_id
+    assert disks.open(tmp_path).store_id == again.store_id

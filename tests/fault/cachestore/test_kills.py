@@ -1,0 +1,63 @@
+"""A writer is killed at random moments: what it said was written is there, whole."""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bramley.cachestore.disk import Disk
+from support import disk_writer
+from support.stored import make_stored, object_files, read
+
+ROUNDS = 20
+NUMBERS = 1000  # a round
+
+
+def write_and_kill(folder: Path, number: int, wait_s: float) -> list[str]:
+    """Let a process write, kill it some time after its start, and return what it said."""
+    child = subprocess.Popen(
+        [sys.executable, disk_writer.__file__, folder, str(number * NUMBERS), str(number)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": str(Path(disk_writer.__file__).parents[1])},
+    )
+    assert child.stdout is not None
+    with child:
+        said = [child.stdout.readline().strip()]
+        time.sleep(wait_s)  # the moment of its death is what is tried
+        child.kill()
+        said += child.stdout.read().splitlines()
+    assert said[0] == "open"
+    return said[1:]
+
+
+def test_b026_b028_twenty_kills_lose_nothing_and_tear_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    chance = random.Random(26)  # noqa: S311
+    there: set[str] = set()
+    for number in range(ROUNDS):
+        said = write_and_kill(folder, number, chance.uniform(0, 0.15))
+        there |= {line[1:] for line in said if line[0] == "+" and len(line) == 33}
+        gone = {line[1:] for line in said if line[0] == "-"}
+        there -= {line[1:] for line in said[:-1] if line[0] == "-"}
+        disk = Disk.open(folder)
+        listed = {stored.id for stored in disk.objects()}
+        # The last one may have been written, or removed, without a word.
+        assert there - gone <= listed
+        assert len(listed - there) <= 1
+        assert disk.found.damaged == []
+        assert [*(folder / "tmp").iterdir()] == []
+        assert object_files(folder).keys() == listed
+        there = listed
+        disk.close(clean=False)
+    check_all(folder)
+
+
+def check_all(folder: Path) -> None:
+    disk = Disk.open(folder)
+    for stored in disk.objects():
+        number = int(stored.session_key.removeprefix("session "))
+        assert read(disk, stored) == make_stored(number, disk_writer.SIZES)[1]
+    assert len(disk.objects()) > ROUNDS
+    disk.close(clean=True)
