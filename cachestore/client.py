@@ -1,0 +1,473 @@
+"""What a worker uses of the store. The store's failure is a miss or a refusal, never an error.
+
+Control calls are for the event loop; staging is filled, and leased parts are read and
+released, on any thread. A store that goes is looked for in the background; meanwhile every
+call answers at once.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
+from time import monotonic
+from typing import Self
+
+import grpc
+import msgspec
+
+from bramley.cachestore import keys, wire
+from bramley.cachestore.copying import checksums_of
+from bramley.cachestore.keys import Identity
+from bramley.cachestore.lease import Lease, LeasedPart, parts_of
+from bramley.cachestore.link import Link, establish
+from bramley.cachestore.matching import Group
+from bramley.cachestore.objects import BLOCK, Kind, padded
+from bramley.cachestore.passing import NoDescriptors
+from bramley.cachestore.staging import Staged
+from bramley.common.logs import facts
+from bramley.protos.v1 import cachestore_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 0.25
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 5.0
+RENEWALS = 6  # of each lease within its time
+WRITE_BYTES = 1 << 20
+SLOWEST_RATE = 200e6  # bytes a second: what a Seal or an Acquire is given beside its wait
+
+
+class Boundary(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where computing can go on.
+
+    Attributes:
+        tokens: before it.
+        restore_s: the store's estimate.
+    """
+
+    tokens: int
+    ram_bytes: int
+    ssd_bytes: int
+    restore_s: float
+    object_ids: tuple[str, ...]
+
+
+class Match(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store has of a request; at least one boundary, deepest first."""
+
+    root: bytes
+    boundaries: tuple[Boundary, ...]
+    missing_groups: tuple[str, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What is published: all but its payload.
+
+    Attributes:
+        parent: chain hash that it follows; the root at the start of a prompt.
+        first_token: tokens before it.
+        token_ids_le: its own; of an extent whole blocks.
+        part_bytes: of each part; parts lie in staging one after the other, padded to ALIGN.
+        header: describes the arrays inside a part.
+    """
+
+    root: bytes
+    kind: Kind
+    group: str
+    parent: bytes
+    first_token: int
+    token_ids_le: bytes
+    part_bytes: int
+    header: bytes
+    session_key: str = ""
+    prompt_boundary: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """How many it has itself."""
+        return len(self.token_ids_le) // 4
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each part."""
+        return [self.part_bytes] * (self.tokens // BLOCK if self.kind == "extent" else 1)
+
+    @property
+    def chains(self) -> bytes:
+        """The chain hash of each part."""
+        if self.kind == "extent":
+            return keys.chain(self.parent, self.token_ids_le)
+        if not self.token_ids_le:
+            return self.parent
+        return keys.tail_hash(self.parent, self.token_ids_le)
+
+
+class Published(msgspec.Struct, frozen=True):
+    """It is in the store; ``existed`` if somebody else was faster."""
+
+    object_id: str
+    existed: bool = False
+    is_spilled: bool = False
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """It is not in the store, and why; a retry may help after ``retry_after_s``, if set."""
+
+    reason: str
+    retry_after_s: float | None = None
+
+
+_LOST = Refusal("STORE_LOST")
+
+
+class StoreClient:
+    """One worker's client. Make it with ``connect``.
+
+    Attributes:
+        link: to the store; None while there is none.
+    """
+
+    def __init__(self, target: str, name: str, *, inline: bool, wait_s: float) -> None:
+        self.link: Link | None = None
+        self._target = target
+        self._name = name
+        self._inline = inline
+        self._wait_s = wait_s
+        self._loop = asyncio.get_running_loop()
+        self._namespaces: dict[bytes, pb.OpenNamespaceRequest] = {}
+        self._leases: dict[int, Lease] = {}
+        self._linked = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._following = asyncio.create_task(self._follow())
+
+    @classmethod
+    def connect(
+        cls, target: str, name: str, *, inline: bool = False, wait_s: float = WAIT_S
+    ) -> Self:
+        """Begin to connect in the background, and to reconnect whenever the store goes.
+
+        Args:
+            target: gRPC target of the store, a name that stays when the store is restarted.
+            name: of this worker.
+            inline: whether bytes go in messages even where descriptors could be passed.
+            wait_s: longest wait of a call.
+
+        Returns:
+            The client, usable at once; until it is linked everything is a miss.
+        """
+        return cls(target, name, inline=inline, wait_s=wait_s)
+
+    async def linked(self) -> None:
+        """Wait until there is a store."""
+        await self._linked.wait()
+
+    async def close(self) -> None:
+        """End the link; the store frees all that this worker holds."""
+        self._following.cancel()
+        await asyncio.wait([self._following])
+        for task in self._tasks:
+            task.cancel()
+
+    # Control calls
+
+    async def open_namespace(
+        self, identity: Identity, groups: Iterable[Group], prefill_rate: float = 0.0
+    ) -> bytes:
+        """Declare a namespace, to this store and those that come after it; returns its root."""
+        root = keys.root(identity)
+        request = pb.OpenNamespaceRequest(
+            identity=wire.identity_message(identity),
+            groups=[
+                pb.StateGroup(name=one.name, required=one.required, sliceable=one.sliceable)
+                for one in groups
+            ],
+            prefill_rate=prefill_rate,
+        )
+        self._namespaces[root] = request
+        if self.link is not None:
+            with _tolerated():
+                await self.link.stub.OpenNamespace(request, timeout=self._wait_s)
+        return root
+
+    async def match(
+        self, root: bytes, chains: bytes, token_ids_le: bytes, timeout_s: float | None = None
+    ) -> Match | None:
+        """Find what the store has of a request.
+
+        Args:
+            root: of the namespace.
+            chains: hashes of the request's whole blocks.
+            token_ids_le: all its tokens.
+            timeout_s: longest wait.
+
+        Returns:
+            None for a miss, whatever its cause.
+        """
+        if self.link is None:
+            return None
+        request = pb.MatchRequest(root=root, block_hashes=chains, token_ids_le=token_ids_le)
+        with _tolerated():
+            answer = await self.link.stub.Match(request, timeout=timeout_s or self._wait_s)
+            boundaries = tuple(
+                Boundary(
+                    tokens=one.tokens,
+                    ram_bytes=one.ram_bytes,
+                    ssd_bytes=one.ssd_bytes,
+                    restore_s=wire.seconds(one.restore_estimate),
+                    object_ids=tuple(one.object_ids),
+                )
+                for one in answer.boundaries
+            )
+            missing = tuple(answer.missing_groups)
+            if boundaries:
+                return Match(root=root, boundaries=boundaries, missing_groups=missing)
+        return None
+
+    async def acquire(
+        self, match: Match, boundary: Boundary | None = None, timeout_s: float | None = None
+    ) -> Lease | None:
+        """Lease what leads to a boundary, the deepest if none is named.
+
+        Args:
+            match: as found before.
+            boundary: one of its.
+            timeout_s: longest wait; by default what a slow disk would need.
+
+        Returns:
+            None for a miss: it has gone, the store has, or time was over.
+        """
+        link, at = self.link, boundary or match.boundaries[0]
+        if link is None:
+            return None
+        if timeout_s is None:
+            timeout_s = self._wait_s + (at.ram_bytes + at.ssd_bytes) / SLOWEST_RATE
+        request = pb.AcquireRequest(
+            root=match.root, object_ids=at.object_ids, connection_id=link.id
+        )
+        with _tolerated():
+            async with asyncio.timeout(timeout_s):
+                asked_s = monotonic()
+                answer = await link.stub.Acquire(request, timeout=timeout_s)
+                lease = Lease(answer.lease_id, link, asked_s, self._end_of_lease)
+                self._leases[lease.id] = lease
+                try:
+                    lease.parts = await self._parts(link, answer, at.tokens)
+                except BaseException:
+                    lease.release()
+                    raise
+                return lease
+        return None
+
+    async def _parts(
+        self, link: Link, answer: pb.AcquireResponse, tokens: int
+    ) -> Sequence[LeasedPart]:
+        views: list[memoryview] = []
+        for read in answer.objects:
+            if link.segments is None:
+                views.append(await _read(link, answer.lease_id, read))
+            else:
+                segment = await link.segment(read.segment.segment_id)
+                start = read.segment.offset
+                views.append(segment[start : start + read.segment.bytes])
+        return parts_of(answer.objects, views, tokens)
+
+    async def publish(self, staged: Staged, snapshot: Snapshot) -> Published | Refusal:
+        """Hand a filled piece of staging over; it is released whatever comes of it.
+
+        Args:
+            staged: with the payload.
+            snapshot: what it is.
+
+        Returns:
+            Where it is, or why it is not.
+        """
+        link = self.link
+        try:
+            if link is None or staged.staging is not link.staging:
+                return _LOST
+            return await self._publish(link, staged, snapshot)
+        except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
+            log.debug("not published", extra=facts(error=error))
+            return _LOST
+        finally:
+            staged.release()
+
+    async def _publish(self, link: Link, staged: Staged, snapshot: Snapshot) -> Published | Refusal:
+        sizes, chains = snapshot.sizes, snapshot.chains
+        size = sum(padded(one) for one in sizes)
+        seal_s = self._wait_s + size / SLOWEST_RATE
+        reserved = await link.stub.Reserve(
+            pb.ReserveRequest(
+                root=snapshot.root,
+                connection_id=link.id,
+                kind=wire.KINDS[snapshot.kind],
+                group=snapshot.group,
+                parent=snapshot.parent,
+                chain=chains[-keys.HASH_BYTES :],
+                first_token=snapshot.first_token,
+                tokens=snapshot.tokens,
+                bytes=sum(sizes),
+            ),
+            timeout=seal_s,
+        )
+        if reserved.WhichOneof("answer") == "existing_object_id":
+            return Published(reserved.existing_object_id, existed=True)
+        if reserved.WhichOneof("answer") == "refusal":
+            reason = pb.ReserveResponse.Refusal.Name(reserved.refusal)
+            has_hint = reserved.HasField("retry_after")
+            after_s = wire.seconds(reserved.retry_after) if has_hint else None
+            return Refusal(reason.removeprefix("REFUSAL_"), after_s)
+        lease = reserved.reservation
+        payload = staged.view[:size]
+        checksums = await asyncio.to_thread(checksums_of, payload, sizes)
+        request = pb.SealRequest(
+            lease_id=lease.lease_id,
+            generation=lease.generation,
+            block_hashes=chains,
+            token_ids_le=snapshot.token_ids_le,
+            checksums=b"".join(checksums),
+            header=snapshot.header,
+            session_key=snapshot.session_key,
+            prompt_boundary=snapshot.prompt_boundary,
+        )
+        if link.segments is None:
+            await link.stub.Write(_pieces(lease, payload), timeout=seal_s)
+        else:
+            request.source.segment_id = staged.staging.segment_id
+            request.source.offset, request.source.bytes = staged.offset, size
+        answer = await link.stub.Seal(request, timeout=seal_s)
+        return Published(answer.object_id, is_spilled=answer.promise >= pb.PROMISE_SPILLED)
+
+    async def stats(self) -> pb.StatsResponse | None:
+        """Ask for the store's counts."""
+        if self.link is not None:
+            with _tolerated():
+                return await self.link.stub.Stats(pb.StatsRequest(), timeout=self._wait_s)
+        return None
+
+    async def flush(self, root: bytes = b"", timeout_s: float = 120.0) -> pb.FlushResponse | None:
+        """Have all that was published written; None if the store did not say."""
+        if self.link is not None:
+            with _tolerated():
+                return await self.link.stub.Flush(pb.FlushRequest(root=root), timeout=timeout_s)
+        return None
+
+    # For any thread
+
+    @property
+    def staging_bytes(self) -> int:
+        """How much can be staged at a time; 0 while there is no store."""
+        link = self.link
+        return len(link.staging.view) if link is not None else 0
+
+    def stage(self, nbytes: int) -> Staged | None:
+        """Take a piece of staging to fill; None if there is no room now, or no store."""
+        link = self.link
+        return link.staging.take(nbytes) if link is not None and nbytes > 0 else None
+
+    def _end_of_lease(self, lease: Lease, corrupt: Sequence[str]) -> None:
+        """Tell the store that a lease is over; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has closed
+            self._loop.call_soon_threadsafe(self._spawn_release, lease, corrupt)
+
+    def _spawn_release(self, lease: Lease, corrupt: Sequence[str]) -> None:
+        self._leases.pop(lease.id, None)
+        if lease.link.is_alive:
+            task = self._loop.create_task(self._release(lease, corrupt))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _release(self, lease: Lease, corrupt: Sequence[str]) -> None:
+        request = pb.ReleaseRequest(lease_id=lease.id, corrupt_object_ids=corrupt)
+        with _tolerated():
+            await lease.link.stub.Release(request, timeout=self._wait_s)
+
+    # The link
+
+    async def _follow(self) -> None:
+        wait_s = BACKOFF_MIN_S
+        while True:
+            try:
+                link = await self._establish()
+            except (OSError, TimeoutError, grpc.aio.AioRpcError) as error:
+                log.debug("no store", extra=facts(error=error, wait_s=wait_s))
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, BACKOFF_MAX_S)
+                continue
+            wait_s = BACKOFF_MIN_S
+            log.info("store found", extra=facts(epoch=link.epoch, connection=link.id))
+            try:
+                await self._keep(link)
+            finally:
+                self.link = None
+                self._linked.clear()
+                self._leases.clear()
+                await link.close()
+            log.warning("store lost", extra=facts(epoch=link.epoch))
+
+    async def _establish(self) -> Link:
+        try:
+            link = await establish(self._target, self._name, inline=self._inline)
+        except NoDescriptors as error:
+            log.warning("no shared memory: bytes go in messages", extra=facts(error=error))
+            self._inline = True
+            link = await establish(self._target, self._name, inline=True)
+        try:
+            for request in self._namespaces.values():
+                await link.stub.OpenNamespace(request, timeout=self._wait_s)
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    async def _keep(self, link: Link) -> None:
+        self.link = link
+        self._linked.set()
+        renewing = asyncio.create_task(self._renew(link))
+        try:
+            with contextlib.suppress(OSError):
+                await link.follow()
+        finally:
+            renewing.cancel()
+
+    async def _renew(self, link: Link) -> None:
+        while True:
+            await asyncio.sleep(link.ttl_s / RENEWALS)
+            leases = dict(self._leases)
+            if not leases:
+                continue
+            asked_s = monotonic()
+            request = pb.TouchRequest(lease_ids=list(leases), connection_id=link.id)
+            with _tolerated():
+                answer = await link.stub.Touch(request, timeout=self._wait_s)
+                for lease_id in set(leases) - set(answer.expired_lease_ids):
+                    leases[lease_id].renewed(asked_s)
+
+
+@contextlib.contextmanager
+def _tolerated() -> Generator[None]:
+    """The store's failure is a miss."""
+    try:
+        yield
+    except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
+        log.debug("a call to the store failed", extra=facts(error=error))
+
+
+async def _read(link: Link, lease_id: int, read: pb.ObjectRead) -> memoryview:
+    target = memoryview(bytearray(read.segment.bytes))
+    call = link.stub.Read(pb.ReadRequest(lease_id=lease_id, object_id=read.object_id))
+    try:
+        async for piece in call:
+            target[piece.offset : piece.offset + len(piece.data)] = piece.data
+    finally:
+        call.cancel()
+    return target.toreadonly()
+
+
+async def _pieces(lease: pb.Reservation, payload: memoryview) -> AsyncIterator[pb.WriteRequest]:
+    for offset in range(0, len(payload), WRITE_BYTES):
+        yield pb.WriteRequest(
+            lease_id=lease.lease_id,
+            generation=lease.generation,
+            offset=offset,
+            data=bytes(payload[offset : offset + WRITE_BYTES]),
+        )

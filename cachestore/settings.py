@@ -1,0 +1,44 @@
+"""Settings of the cache store: its tiers, their bounds, how long a lease lives."""
+
+from typing import Annotated
+
+import msgspec
+
+Bytes = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cache store as the ``[store]`` table of ``cluster.toml`` describes it.
+
+    Attributes:
+        folder: of the SSD tier; without one there is only the RAM tier.
+        ram_bytes: of the RAM tier; 0 takes 10 % of this machine's RAM, 1 to 16 GB.
+        disk_bytes: of the SSD tier; 0 takes 10 % of what the disk has free, at most 100 GB.
+        staging_bytes: shared memory in which each worker hands over what it stores.
+        lease_ttl_s: how long a stopped worker keeps what it reads from leaving.
+        write_queue_bytes: of snapshots that may wait for the disk; 0 takes half of the RAM tier.
+        http: where Prometheus scrapes; port 0 takes a free one; empty for nowhere.
+        die_at: for tests: the point of the write path at which to die.
+    """
+
+    folder: str = ""
+    ram_bytes: Bytes = 0
+    disk_bytes: Bytes = 0
+    staging_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 128 << 20
+    lease_ttl_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    write_queue_bytes: Bytes = 0
+    http: str = ""
+    die_at: str = ""
+
+
+_GB = 1 << 30
+
+
+def ram_budget(settings: StoreSettings, machine_bytes: int) -> int:
+    """Bytes of the RAM tier on a machine with ``machine_bytes`` of RAM."""
+    return settings.ram_bytes or min(max(_GB, machine_bytes // 10), 16 * _GB)
+
+
+def disk_budget(settings: StoreSettings, free_bytes: int) -> int:
+    """Bytes of the SSD tier, where ``free_bytes`` are free or ours already."""
+    return settings.disk_bytes or min(free_bytes // 10, 100 * _GB)

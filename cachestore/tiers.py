@@ -1,0 +1,245 @@
+"""The two tiers together: what is where, how it moves between them, how it leaves.
+
+All state belongs to the event loop; threads only move bytes that are held for them.
+"""
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import TypeVar
+
+from bramley.cachestore.arena import Run
+from bramley.cachestore.catalogue import Catalogue, Entry, Fate
+from bramley.cachestore.disk import Disk
+from bramley.cachestore.events import Events
+from bramley.cachestore.leases import Leases
+from bramley.cachestore.memory import Memory
+from bramley.cachestore.policy import ram_victim
+from bramley.cachestore.segments import NATIVE, SegmentKind
+from bramley.common.errors import Overloaded, UnknownResource
+from bramley.common.logs import facts
+
+log = logging.getLogger(__name__)
+
+READERS = 2  # threads that read the disk
+T = TypeVar("T")
+
+
+class Tiers:
+    """RAM and disk.
+
+    Args:
+        ram_bytes: of the RAM tier.
+        disk: None where there is no SSD tier.
+        leases: say what readers hold.
+        kind: of shared memory.
+
+    Attributes:
+        catalogue: of all that is in either tier.
+        memory: the RAM tier's bytes.
+        pending: sealed objects without a file, oldest first.
+        pending_bytes: of them.
+        counts: of what happened, by name.
+        events: for the router.
+        is_disk_failing: whether writing is suspended; set by the spiller.
+        ssd_rate: bytes a second, as last measured.
+    """
+
+    def __init__(
+        self, ram_bytes: int, disk: Disk | None, leases: Leases, kind: SegmentKind = NATIVE
+    ) -> None:
+        self.catalogue = Catalogue()
+        self.memory = Memory(ram_bytes, self._make_room, kind)
+        self.disk = disk
+        self.leases = leases
+        self.pending: OrderedDict[str, Entry] = OrderedDict()
+        self.pending_bytes = 0
+        self.counts: Counter[str] = Counter()
+        self.events = Events()
+        self.is_disk_failing = False
+        self.ssd_rate = 1e9
+        self._retired: list[tuple[Entry, Run]] = []
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._writer = ThreadPoolExecutor(1, "disk-writer")
+        self._readers = ThreadPoolExecutor(READERS, "disk-reader")
+
+    def recover(self) -> None:
+        """Take in what the disk holds."""
+        if self.disk is None:
+            return
+        for stored in self.disk.objects():
+            entry = Entry(stored, fate="spilled")
+            self.catalogue.add(entry)
+            self.catalogue.came_to_disk(entry)
+            self.events.add(stored, "ssd")
+        used = self.disk.last_used()
+        for object_id in sorted(used, key=lambda each: used[each]):
+            self.catalogue.disk.move_to_end(object_id)
+
+    def hold(self, entry: Entry, run: Run) -> None:
+        """Take in a sealed object, and let it wait for the disk."""
+        self.catalogue.add(entry)
+        self.catalogue.came_to_ram(entry, run)
+        self.pending[entry.id] = entry
+        self.pending_bytes += entry.object.payload_bytes
+        self.counts["sealed"] += 1
+        self.events.add(entry.object, "ram")
+
+    def settle(self, entry: Entry, fate: Fate) -> None:
+        """Note how a sealed object's way to the disk ended; the first end counts."""
+        if self.pending.pop(entry.id, None) is not None:
+            self.pending_bytes -= entry.object.payload_bytes
+            entry.fate = fate
+            self.counts[fate] += 1
+
+    def discard(self, entry: Entry, fate: Fate) -> "asyncio.Future[None] | None":
+        """Forget an object in both tiers.
+
+        Args:
+            entry: of the object; a reader that holds it reads on.
+            fate: if it never came to the disk.
+
+        Returns:
+            What is done when its file is removed, if it has one.
+        """
+        assert self.disk is not None or not entry.on_disk
+        removal = None
+        if entry.on_disk and self.disk is not None:
+            removal = self.on_disk_thread(self.disk.remove, entry.id)
+            removal.add_done_callback(_log_error)
+        self._forget(entry, fate)
+        return removal
+
+    def quarantine(self, entry: Entry) -> None:
+        """Put a damaged object where nobody is served from."""
+        log.warning("damaged", extra=facts(object=entry.id, tokens=entry.object.tokens))
+        self.counts["corrupt"] += 1
+        if entry.on_disk and self.disk is not None:
+            self.on_disk_thread(self.disk.quarantine, entry.id).add_done_callback(_log_error)
+        self._forget(entry, "failed")
+
+    def _forget(self, entry: Entry, fate: Fate) -> None:
+        self.settle(entry, fate)
+        run = self.catalogue.left_ram(entry)
+        self.catalogue.remove(entry)
+        if run is not None:
+            self._retired.append((entry, run))
+            self.free_retired()
+        self.events.add(entry.object, None)
+
+    def free_retired(self) -> None:
+        """Give back the runs of forgotten objects that nobody holds any more."""
+        if not self._retired:
+            return
+        kept: list[tuple[Entry, Run]] = []
+        for entry, run in self._retired:
+            if entry.holds or self.leases.is_pinned(entry.id):
+                kept.append((entry, run))
+            else:
+                self.memory.give(run)
+        self._retired = kept
+
+    def drop_from_ram(self, entry: Entry) -> None:
+        """Drop the RAM copy of an object on disk that nobody holds."""
+        run = self.catalogue.left_ram(entry)
+        assert run is not None
+        self.memory.give(run)
+        self.counts["dropped_from_ram"] += 1
+
+    async def bring_to_ram(self, entry: Entry) -> None:
+        """Have an object's bytes in RAM; the caller holds it by a lease.
+
+        Raises:
+            Overloaded: there is no room for it.
+            UnknownResource: it turned out to be damaged, or was discarded.
+        """
+        while entry.run is None:
+            loading = self._loading.get(entry.id)
+            if loading is None:
+                loading = asyncio.create_task(self._load(entry))
+                self._loading[entry.id] = loading
+                loading.add_done_callback(lambda _: self._loading.pop(entry.id))
+            await asyncio.shield(loading)
+
+    async def _load(self, entry: Entry) -> None:
+        stored = entry.object
+        if self.disk is None or not entry.on_disk:
+            raise UnknownResource("object", entry.id)
+        run = await self.memory.take(stored.payload_bytes)
+        if run is None:
+            raise Overloaded("no room in RAM", reason="RAM_FULL", retry_after_s=1.0)
+        entry.holds += 1
+        try:
+            target = self.memory.view(run)[: stored.payload_bytes]
+            started_s = monotonic()
+            loop = asyncio.get_running_loop()
+            last = len(stored.parts) - 1
+            await loop.run_in_executor(
+                self._readers, self.disk.read_into, entry.id, 0, last, target
+            )
+            self.ssd_rate = len(target) / max(monotonic() - started_s, 1e-6)
+        except OSError as error:
+            log.warning("unreadable", extra=facts(object=entry.id, error=error))
+            self.memory.give(run)
+            if entry.id in self.catalogue.entries:
+                self.quarantine(entry)
+            raise UnknownResource("object", entry.id) from error
+        except BaseException:
+            self.memory.give(run)
+            raise
+        finally:
+            entry.holds -= 1
+            self.free_retired()
+        if entry.id not in self.catalogue.entries:
+            self.memory.give(run)
+            raise UnknownResource("object", entry.id)
+        self.catalogue.came_to_ram(entry, run)
+        self.counts["loaded"] += 1
+        self.events.add(stored, "ram")
+
+    def on_disk_thread(self, call: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
+        """Run what changes the disk, one at a time and in order."""
+        return asyncio.get_running_loop().run_in_executor(self._writer, call, *arguments)
+
+    def close(self) -> None:
+        """Give up the threads and the memory."""
+        self._readers.shutdown()
+        self._writer.shutdown()
+        self.memory.close()
+
+    def _make_room(self) -> bool:
+        now_s = monotonic()
+        victim = ram_victim(self.catalogue, self.leases.is_pinned, self._may_lose, now_s)
+        if victim is None:
+            return False
+        if victim.on_disk:
+            self.drop_from_ram(victim)
+        else:
+            self.discard(victim, "failed" if self.disk else "evicted_clean")
+        return True
+
+    def _may_lose(self, entry: Entry) -> bool:
+        return self.disk is None or self.is_disk_failing or entry.fate == "failed"
+
+    def check(self) -> None:
+        """Check that the counts balance.
+
+        Raises:
+            AssertionError: something was lost or counted twice.
+        """
+        self.memory.arena.check()
+        ended = sum(
+            self.counts[fate] for fate in ("spilled", "superseded", "evicted_clean", "failed")
+        )
+        assert self.counts["sealed"] == ended + len(self.pending), "a sealed object has no fate"
+        assert self.pending_bytes == sum(
+            entry.object.payload_bytes for entry in self.pending.values()
+        )
+
+
+def _log_error(done: "asyncio.Future[None]") -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        log.warning("the disk refused", extra=facts(error=error))
