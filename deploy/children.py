@@ -159,8 +159,9 @@ class Children:
         one = self.incarnations.pop(epoch)
         with tolerated("pidfile"):
             self._state.remove_record(one.key, epoch)
-            # ChildContext.socket: it stays behind a process that was killed.
-            Path(self._run_dir, f"{one.key.role}-{epoch}.sock").unlink(missing_ok=True)
+            # ChildContext.socket and its like: they stay behind a process that was killed.
+            for left in Path(self._run_dir).glob(f"{one.key.role}-{epoch}.*"):
+                left.unlink(missing_ok=True)
         log.info("ended", extra={"facts": {**_named(one), "exit": one.exit}})
         return one
 

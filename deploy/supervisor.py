@@ -56,18 +56,24 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long things may take, in seconds; ``drain_s`` is the router's beside ``stop_s``."""
+    """How long things may take, in seconds.
+
+    Attributes:
+        drain_s: the router's beside ``stop_s``.
+        flush_s: the store's beside ``stop_s``.
+    """
 
     start_s: float
     stop_s: float
     drain_s: float
+    flush_s: float
     backoff_min_s: float
     backoff_max_s: float
     settled_s: float
 
     def stop_of(self, role: str) -> float:
         """Time from SIGTERM to SIGKILL."""
-        return self.stop_s + (self.drain_s if role == "router" else 0.0)
+        return self.stop_s + {"router": self.drain_s, "store": self.flush_s}.get(role, 0.0)
 
 
 class Level(Enum):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bramley.deploy.settings import ClusterSettings, NodeSettings
+from bramley.deploy.settings import ClusterSettings, NodeSettings, StoreTable
 from bramley.router import metrics
 from bramley.router.settings import RouterSettings
 from bramley.worker.settings import WorkerSettings
@@ -15,8 +15,8 @@ HERE = Path(__file__).parent
 MARK = "<!-- Written by docs/generate.py: change the code, then `make docs`. -->\n"
 _ATTRIBUTE = re.compile(r"^ {8}(\w+): (.*(?:\n {12,}.*)*)", re.MULTILINE)
 
-# Filled in by the supervisor; not for a cluster.toml.
-_INTERNAL = {"router.node", "router.models"}
+# Filled in by the supervisor, or for tests; not for a cluster.toml.
+_INTERNAL = {"router.node", "router.models", "store.die_at"}
 
 
 def settings_page() -> str:
@@ -32,6 +32,7 @@ def settings_page() -> str:
     for table, kind in (
         ("models.NAME", WorkerSettings),
         ("router", RouterSettings),
+        ("store", StoreTable),
         ("node", NodeSettings),
     ):
         parts += [f"## `[{table}]`\n", *_rows(table.split(".")[0], kind), ""]
@@ -40,7 +41,10 @@ def settings_page() -> str:
 
 def _rows(table: str, kind: type[msgspec.Struct]) -> list[str]:
     meanings = {
-        name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(kind.__doc__ or "")
+        name: " ".join(text.split())
+        for base in reversed(kind.__mro__)
+        if issubclass(base, msgspec.Struct)
+        for name, text in _ATTRIBUTE.findall(base.__doc__ or "")
     }
     rows = ["| key | default | meaning |", "|---|---|---|"]
     fields = (f for f in msgspec.structs.fields(kind) if f"{table}.{f.name}" not in _INTERNAL)

@@ -126,7 +126,7 @@ class Cluster:
         left = self.children()
         assert not left, f"left running: {left}\n{self.logs()}"
         assert not Path(self.node.run_dir).exists()
-        kept = {"logs", "epoch", "models", "processes", "settings"}
+        kept = {"logs", "epoch", "models", "processes", "settings", "cache.noindex"}
         assert {path.name for path in self.state_dir.iterdir()} <= kept
         for folder in ("processes", "settings"):
             assert not list((self.state_dir / folder).iterdir())
@@ -258,11 +258,15 @@ def find(processes: Processes, role: str, name: str) -> node_pb2.Process | None:
     return max(found, key=lambda one: one.epoch, default=None)
 
 
-def dummy_cluster(scripts: Path, node: str = "", models: str = "a b") -> str:
+def dummy_cluster(
+    scripts: Path, node: str = "", models: str = "a b", *, store: bool = False
+) -> str:
     """Write a ``cluster.toml`` in which every child is a dummy, scripted by files in a folder."""
-    command = json.dumps([sys.executable, str(DUMMY_CHILD), str(scripts)])
-    tables = "".join(f'[models.{name}]\npath = "none"\n' for name in models.split())
-    return f"{tables}[node]\nworker_command = {command}\nrouter_command = {command}\n{node}\n"
+    dummy = json.dumps([sys.executable, str(DUMMY_CHILD), str(scripts)])
+    tables = [f'[models.{name}]\npath = "none"' for name in models.split()]
+    commands = [f"{role}_command = {dummy}" for role in ("router", "worker", "store")]
+    enabled = str(store).lower()
+    return "\n".join([*tables, f"[store]\nenabled = {enabled}", "[node]", *commands, node, ""])
 
 
 def _is_alive(pid: int) -> bool:

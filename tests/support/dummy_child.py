@@ -9,8 +9,8 @@ The script is ``FOLDER/<role>-<name>``, one command a line, read anew by each in
     exit-after N    end with code N once ready
     descriptors     say which descriptors were inherited
 
-It listens on the addresses of its settings (a router) or on its own socket (a worker), and
-answers nothing: enough for a supervisor, without the weight of gRPC.
+It listens on its own socket, and on the addresses of its settings (a router) or a second
+socket (a store), and answers nothing: enough for a supervisor, without the weight of gRPC.
 """
 
 import argparse
@@ -43,6 +43,10 @@ async def listen(context: ChildContext, settings: dict[str, object]) -> dict[str
 
     addresses = {"socket": context.socket}
     await asyncio.start_unix_server(hang_up, context.socket.removeprefix("unix:"))
+    if context.role == "store":
+        data = context.socket.removeprefix("unix:").removesuffix(".sock") + ".data"
+        await asyncio.start_unix_server(hang_up, data)
+        return {**addresses, "data": data}
     for kind in ("grpc", "http"):
         if kind in settings:
             host, _, port = str(settings[kind]).rpartition(":")

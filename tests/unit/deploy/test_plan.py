@@ -18,13 +18,21 @@ from bramley.deploy.supervisor import (
 )
 
 ROUTER, A, B = Key("router", "router"), Key("worker", "a"), Key("worker", "b")
+STORE = Key("store", "store")
 LIMITS = Limits(
-    start_s=60, stop_s=30, drain_s=20, backoff_min_s=0.1, backoff_max_s=10, settled_s=30
+    start_s=60,
+    stop_s=30,
+    drain_s=20,
+    flush_s=90,
+    backoff_min_s=0.1,
+    backoff_max_s=10,
+    settled_s=30,
 )
 NOW_S = 1000.0
 DESIRED = {ROUTER: Wanted(spec="r"), A: Wanted(spec="a")}
 ROUTER_UP = Seen(key=ROUTER, epoch=1, spec="r", started_s=900, is_ready=True)
 A_UP = Seen(key=A, epoch=2, spec="a", started_s=900, is_ready=True)
+STORE_UP = Seen(key=STORE, epoch=3, spec="s", started_s=900, is_ready=True)
 
 
 def test_nothing_to_do_waits_for_a_change() -> None:
@@ -99,6 +107,19 @@ def test_the_router_has_time_to_drain() -> None:
     assert plan({}, [draining], NOW_S + 50, LIMITS) == Stop(1, Level.KILL)
 
 
+def test_the_store_has_time_to_write_what_waits_for_the_disk() -> None:
+    flushing = replace(STORE_UP, terminated_s=NOW_S)
+    assert plan({}, [flushing], NOW_S + 119, LIMITS) == Wait(NOW_S + 120)
+    assert plan({}, [flushing], NOW_S + 120, LIMITS) == Stop(3, Level.KILL)
+
+
+def test_a_store_that_keeps_crashing_holds_up_nobody() -> None:
+    desired = {STORE: Wanted(spec="s", not_before_s=NOW_S + 9), **DESIRED}
+    assert plan(desired, [], NOW_S, LIMITS) == Start(ROUTER)
+    assert plan(desired, [ROUTER_UP], NOW_S, LIMITS) == Start(A)
+    assert plan(desired, [ROUTER_UP, A_UP], NOW_S, LIMITS) == Wait(NOW_S + 9)
+
+
 def test_a_child_that_is_not_ready_in_time_is_killed() -> None:
     mute = replace(A_UP, is_ready=False, started_s=NOW_S)
     seen = [ROUTER_UP, mute]
@@ -107,13 +128,12 @@ def test_a_child_that_is_not_ready_in_time_is_killed() -> None:
 
 
 def test_workers_are_stopped_after_the_router_and_the_store_last() -> None:
-    store = Seen(key=Key("store", "store"), epoch=3, spec="s", started_s=900, is_ready=True)
-    seen = [store, A_UP, ROUTER_UP]
+    seen = [STORE_UP, A_UP, ROUTER_UP]
     assert plan({}, seen, NOW_S, LIMITS) == Stop(1, Level.TERMINATE)
     draining = replace(ROUTER_UP, terminated_s=NOW_S)
-    assert plan({}, [store, A_UP, draining], NOW_S, LIMITS) == Wait(NOW_S + 50)
-    assert plan({}, [store, A_UP], NOW_S, LIMITS) == Stop(2, Level.TERMINATE)
-    assert plan({}, [store], NOW_S, LIMITS) == Stop(3, Level.TERMINATE)
+    assert plan({}, [STORE_UP, A_UP, draining], NOW_S, LIMITS) == Wait(NOW_S + 50)
+    assert plan({}, [STORE_UP, A_UP], NOW_S, LIMITS) == Stop(2, Level.TERMINATE)
+    assert plan({}, [STORE_UP], NOW_S, LIMITS) == Stop(3, Level.TERMINATE)
 
 
 def test_workers_are_stopped_together() -> None:

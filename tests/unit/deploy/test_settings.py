@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import pytest
 
+from bramley.cachestore.settings import StoreSettings
 from bramley.common.errors import SettingsError
 from bramley.deploy import settings
 from bramley.deploy.settings import load
@@ -30,6 +31,21 @@ def test_models_are_copied_to_the_router_with_their_import_folder(tmp_path: Path
     read = _load(tmp_path, '[models.a]\npath = "a"\nmax_rows = 3')
     assert read.router.models["a"]["max_rows"] == 3
     assert read.router.models["a"]["import_dir"] == str(tmp_path / "state" / "models")
+
+
+def test_the_store_keeps_its_files_in_the_state_folder_unless_told_otherwise(
+    tmp_path: Path,
+) -> None:
+    plain = _load(tmp_path, '[models.a]\npath = "a"')
+    assert plain.store.folder == str(tmp_path / "state" / "cache.noindex")
+    told = _load(tmp_path, '[models.a]\npath = "a"\n[store]\nfolder = "kept"')
+    assert told.store.folder == str(tmp_path / "kept")
+
+
+def test_the_store_is_told_its_own_settings_only(tmp_path: Path) -> None:
+    read = _load(tmp_path, '[models.a]\npath = "a"\n[store]\nram_bytes = 7')
+    assert read.store.enabled
+    assert read.store.own() == StoreSettings(folder=read.store.folder, ram_bytes=7)
 
 
 def test_overrides_win(tmp_path: Path) -> None:
@@ -64,6 +80,8 @@ def test_without_an_embedded_model_the_command_is_named(
         ('[models."a/b"]\npath = "x"', "key"),
         ("[node]\nstop_timeout_s = 0", "node.stop_timeout_s"),
         ("[node]\nworker_command = []", "node.worker_command"),
+        ("[store]\nram_bytes = -1", "store.ram_bytes"),
+        ("[store]\nenabled = 1", "store.enabled"),
         ('[router]\nnode = "unix:x"', "router.node"),
         ("[router.models.a]", "router.models"),
         ("not toml", "cluster.toml"),
