@@ -19,8 +19,7 @@ from bramley.common.errors import SettingsError
 from bramley.common.settings import read_json
 from bramley.protos.v1 import worker_pb2, worker_pb2_grpc
 from bramley.worker.board import Board
-from bramley.worker.engine.cohort import Cohort
-from bramley.worker.engine.engine import Engine, EngineLimits
+from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import Output
 from bramley.worker.engine.slots import Slots
@@ -74,14 +73,22 @@ async def _serve(context: ChildContext, settings: WorkerSettings, blas: Blas) ->
         worker.servicer.serve(worker.loaded.result())
         await health.set("", health_pb2.HealthCheckResponse.SERVING)
     log.info("stopping: %s", await stopped)
+    if not worker.loaded.done():
+        _leave()  # inside a load that nobody waits for any more
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S):
             await worker.servicer.drain()
     worker.servicer.close()
     await server.stop(1.0)
-    if not worker.engine.stop(DRAIN_S):
-        logging.shutdown()
-        os._exit(0)  # the engine is inside one long step, and nobody waits for it any more
+    worker.engine.stop(DRAIN_S)
+    _leave()
+
+
+def _leave() -> None:
+    # At once: the engine's thread may be inside a long step, and MLX's own threads do not
+    # always survive the interpreter's end.
+    logging.shutdown()
+    os._exit(0)
 
 
 class Worker:
@@ -91,26 +98,21 @@ class Worker:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self.loaded: asyncio.Future[Loaded] = self._loop.create_future()
-        limits = EngineLimits(
-            max_rows=settings.max_rows,
-            waiting_max=settings.waiting_max,
-            chunk_tokens=settings.prefill_chunk_tokens,
-        )
-        self.engine = Engine(self._load, limits, self._deliver)
+        self.engine = Engine(self._load, settings, self._deliver)
         self._board = Board(self.engine.counters)
         self.servicer = WorkerServicer(self.engine, self._board, info)
 
     # On the engine's thread:
 
-    def _load(self, slots: Slots) -> tuple[Executor, Cohort]:
+    def _load(self, slots: Slots) -> Executor:
         try:
-            executor, cohort, loaded = load(self._settings, slots, self._progress)
+            executor, loaded = load(self._settings, slots, self._progress)
         except ModelError as error:
             log.critical("%s", error)
             logging.shutdown()
             os._exit(EXIT_BAD_MODEL)
         self._loop.call_soon_threadsafe(self.loaded.set_result, loaded)
-        return executor, cohort
+        return executor
 
     def _progress(self, share: float) -> None:
         self._loop.call_soon_threadsafe(self._board.loading, share)

@@ -37,7 +37,7 @@ class Loaded:
 
 def load(
     settings: WorkerSettings, slots: Slots, progress: Callable[[float], None]
-) -> tuple[Executor, Cohort, Loaded]:
+) -> tuple[Executor, Loaded]:
     """Load a model; must run on the thread that will step it.
 
     Args:
@@ -46,7 +46,7 @@ def load(
         progress: told the share that is done, 0 to 1.
 
     Returns:
-        The executor and its cohort, warm, and what others need to know.
+        The executor, warm, and what others need to know.
 
     Raises:
         ModelError: in one sentence why this model cannot be served.
@@ -62,19 +62,18 @@ def load(
         model = load_model(folder, dequantize=mx.default_device().type == mx.DeviceType.cpu)
         progress(0.8)
         tokenizer = tokenizer_loading.result()
-    kinds = {layer.kind for layer in layer_caches(model.model)}
+    layers = layer_caches(model.model)
+    kinds = {layer.kind for layer in layers}
     if kinds != {"full"}:
         raise ModelError(f"{folder} needs state of kind {sorted(kinds - {'full'})}, not served yet")
     table = RowTable()
-    cohort = Cohort(table, [FullState(table) for _ in layer_caches(model.model)])
-    executor = Executor(model.model, cohort, slots)
+    executor = Executor(model.model, Cohort(table, [FullState(table) for _ in layers]), slots)
     executor.warm_up()
     context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
     eos = frozenset(tokenizer.eos_token_ids)
     log.info("loaded", extra=facts(folder=folder, seconds=f"{time.monotonic() - started_s:.2f}"))
     return (
         executor,
-        cohort,
         Loaded(
             facts=ModelFacts(
                 context_tokens=context,

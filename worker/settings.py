@@ -14,15 +14,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         path: a model folder of MLX or Hugging Face, or a GGUF file of the llama family.
         max_rows: requests that share a step at most; more wait inside the worker.
-        waiting_max: requests that may wait inside the worker.
         context_tokens: caps the model's own context.
         prefill_chunk_tokens: prompt tokens computed in one step at most.
-        import_dir: where a GGUF's model folder is kept; beside nothing else of value.
+        import_dir: folder of the model folders that are made from GGUF files.
     """
 
     path: str
     max_rows: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
-    waiting_max: Positive = 1024
     context_tokens: Positive | None = None
     prefill_chunk_tokens: Annotated[int, msgspec.Meta(ge=16, le=8192)] = 512
     import_dir: str = ""

@@ -9,7 +9,7 @@ from bramley.common.errors import BramleyError
 from bramley.worker.cache.full import FullState
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
-from bramley.worker.engine.engine import Engine, EngineLimits
+from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import Failed, Output, Prefilled, Saved, Token
 from bramley.worker.engine.slots import Slots
@@ -17,6 +17,7 @@ from bramley.worker.engine.stopping import Finish
 from bramley.worker.models.contract import LanguageModel
 from bramley.worker.request import Request, StopRule
 from bramley.worker.sampling.params import SamplingParams
+from bramley.worker.settings import WorkerSettings
 
 PATIENCE_S = 60.0
 
@@ -74,13 +75,13 @@ class InProcessEngine:
         self.step = 0
         self._changed = threading.Condition()
 
-        def load(slots: Slots) -> tuple[Executor, Cohort]:
+        def load(slots: Slots) -> Executor:
             table = RowTable()
             self.cohort = Cohort(table, [FullState(table) for _ in range(layers)])
-            return Executor(model, self.cohort, slots), self.cohort
+            return Executor(model, self.cohort, slots)
 
-        limits = EngineLimits(max_rows=max_rows, waiting_max=waiting_max, chunk_tokens=chunk_tokens)
-        self.engine = Engine(load, limits, self._deliver)
+        settings = WorkerSettings(path="", max_rows=max_rows, prefill_chunk_tokens=chunk_tokens)
+        self.engine = Engine(load, settings, self._deliver, waiting_max)
         self.engine.start()
 
     def submit(self, *requests: Request) -> None:

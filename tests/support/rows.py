@@ -34,7 +34,6 @@ class Rows:
     def join(self) -> None:
         """Add an empty row at the end."""
         self.table.lengths.append(0)
-        self.state.clear_row(len(self.table.lengths) - 1)
 
     def leave(self, row: int) -> None:
         """Remove a row; the last takes its place."""
@@ -42,6 +41,7 @@ class Rows:
         if row != last:
             self.state.move_row(last, row)
             self.table.lengths[row] = self.table.lengths[last]
+        self.state.clear_row(last)
         self.table.lengths.pop()
 
     def rollback(self, row: int, count: int) -> None:

@@ -8,11 +8,12 @@ for every kind:
     neighbours or on how many there are.
  2. **Whole or in pieces.** Appending n tokens at once equals appending them in any pieces.
  3. **Padding is never read.** Columns at or beyond a row's length change nothing, whatever
-    they hold, NaN included, and padding that a forward writes is not part of the row.
+    finite numbers they hold, and padding that a forward writes is not part of the row.
  4. **Joining.** A new row starts at length 0, and nothing of the seat's former row is seen.
- 5. **Moving.** ``move_row`` makes the target row equal the source, and copies one row's
-    own length only; the source seat may then be reused.
- 6. **Leaving.** Removing a row changes no other row.
+ 5. **Moving.** ``move_row`` makes the target row equal the source, at the cost of the two
+    rows' own lengths; the source seat may then be reused.
+ 6. **Leaving.** Removing a row changes no other row, and leaves nothing in its seat: a row
+    that went wrong (NaN) must not poison the next one, and a mask does not hold NaN back.
  7. **Rollback.** After ``rollback(row, n)`` the row is as if its last n tokens had never
     been appended; a kind that cannot do that raises CannotRollback and changes nothing.
  8. **Export.** ``export_row`` copies a row's tokens into the caller's memory and keeps no view
@@ -64,11 +65,11 @@ class LayerState(Protocol):
         ...
 
     def clear_row(self, row: int) -> None:
-        """Make the seat fit for a new row (law 4)."""
+        """Leave nothing of a row in its seat (law 6), before its length goes."""
         ...
 
     def move_row(self, source: int, target: int) -> None:
-        """Copy a row over another (law 5). Lengths are the caller's to move."""
+        """Copy a row over another (law 5). Both lengths are still as they were."""
         ...
 
     def rollback(self, row: int, tokens: int) -> None:

@@ -98,20 +98,18 @@ class FullState:
         self.keys = self.values = None
 
     def clear_row(self, row: int) -> None:
-        """Zero the seat: masked keys may hold anything, but a masked NaN value poisons."""
-        for array in self.arrays():
-            if row < array.shape[0]:
-                array[row] = mx.zeros(array.shape[1:], dtype=array.dtype)
+        """Zero the row's own columns: a masked NaN key is harmless, a masked NaN value is not."""
+        self._zero(row, 0, self._table.lengths[row])
 
     def move_row(self, source: int, target: int) -> None:
-        """Copy the source's own tokens over the target."""
-        length = self._table.lengths[source]
-        if length == 0:
-            return
-        copies = [mx.contiguous(array[source, :, :length]) for array in self.arrays()]
-        mx.eval(copies)  # or the write would read what it overwrites, and copy everything
-        for array, copy in zip(self.arrays(), copies, strict=True):
-            array[target, :, :length] = copy
+        """Copy the source's tokens over the target, and zero what the target had beyond."""
+        length, before = self._table.lengths[source], self._table.lengths[target]
+        if length:
+            copies = [mx.contiguous(array[source, :, :length]) for array in self.arrays()]
+            mx.eval(copies)  # or the write would read what it overwrites, and copy everything
+            for array, copy in zip(self.arrays(), copies, strict=True):
+                array[target, :, :length] = copy
+        self._zero(target, length, before)
 
     def rollback(self, row: int, tokens: int) -> None:
         """Nothing to do: lowering the length is the rollback."""
@@ -152,6 +150,11 @@ class FullState:
             place = outside[at : at + size].reshape(heads, held, -1)[:, : stop - start]
             at += size
             yield live, place
+
+    def _zero(self, row: int, start: int, stop: int) -> None:
+        if start < stop:
+            for array in self.arrays():
+                array[row, :, start:stop] = 0
 
     def _write(self, held: mx.array, new: mx.array) -> mx.array:
         table = self._table

@@ -40,11 +40,8 @@ class Cohort:
 
     def join(self, slot: int) -> None:
         """Add an empty row at the end."""
-        row = len(self._slots)
         self._slots.append(slot)
         self.table.lengths.append(0)
-        for layer in self.layers:
-            layer.clear_row(row)
 
     def leave(self, slot: int, *, keep_last: bool) -> None:
         """Remove a row, and fill the hole.
@@ -59,6 +56,8 @@ class Cohort:
             hole = last - 1
         if hole < last:
             self._move(last, hole)
+        for layer in self.layers:
+            layer.clear_row(last)
         self._slots.pop()
         self.table.lengths.pop()
 

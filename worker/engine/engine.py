@@ -19,7 +19,6 @@ import mlx.core as mx
 
 from bramley.common.errors import BramleyError, EngineFault, Overloaded
 from bramley.common.logs import facts
-from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import (
     Deliver,
@@ -35,10 +34,12 @@ from bramley.worker.engine.scheduler import schedule
 from bramley.worker.engine.slots import Slots
 from bramley.worker.engine.stopping import finish
 from bramley.worker.request import Phase, Request
+from bramley.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
 CLEAR_CACHE_EVERY = 256
+IDLE_BYTES_MAX = 256 << 20  # of state that an idle engine keeps for the next request
 EXIT_ENGINE_DIED = 70
 # New tokens that make a save worth its cost, at the end of a prompt and of a request.
 SAVE_PROMPT_FROM = 256
@@ -59,41 +60,35 @@ class Counters:
     active_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLimits:
-    """Bounds of the engine, from the worker's settings."""
-
-    max_rows: int
-    waiting_max: int
-    chunk_tokens: int
-
-
 class Engine:
     """Runs requests through one model. Public methods may be called from any thread.
 
     Args:
-        load: makes the executor and its cohort; runs on the engine's thread.
+        load: makes the executor; runs on the engine's thread.
+        settings: of the worker.
         deliver: takes what each step produced; runs on the engine's thread.
+        waiting_max: requests that may wait here; the router's own bound is far below.
     """
 
     def __init__(
         self,
-        load: Callable[[Slots], tuple[Executor, Cohort]],
-        limits: EngineLimits,
+        load: Callable[[Slots], Executor],
+        settings: WorkerSettings,
         deliver: Deliver,
+        waiting_max: int = 1024,
     ) -> None:
         self.counters = Counters()
         self._load = load
-        self._limits = limits
+        self._chunk_tokens = settings.prefill_chunk_tokens
         self._deliver = deliver
-        self._slots = Slots(limits.max_rows)
+        self._waiting_max = waiting_max
+        self._slots = Slots(settings.max_rows)
         self._waiting: deque[Request] = deque()
         self._mail = threading.Condition()
         self._submitted: list[Request] = []
         self._cancelled: set[str] = set()
         self._stopping = False
         self._executor: Executor
-        self._cohort: Cohort
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -108,7 +103,7 @@ class Engine:
         """
         with self._mail:
             depth = len(self._submitted) + self.counters.waiting
-            if depth >= self._limits.waiting_max:
+            if depth >= self._waiting_max:
                 raise Overloaded(
                     f"{depth} requests wait in the worker already", facts={"depth": depth}
                 )
@@ -131,7 +126,7 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            self._executor, self._cohort = self._load(self._slots)
+            self._executor = self._load(self._slots)
             while self._take_mail():
                 self._step()
         except BaseException:
@@ -144,8 +139,7 @@ class Engine:
         """Take what was handed over, waiting while idle; return False to stop."""
         with self._mail:
             while not (self._submitted or self._cancelled or self._stopping or self._busy):
-                self._slots.check()
-                assert not self._cohort.slots, repr(self._cohort)
+                self._rest()
                 self._mail.wait()
             self._waiting.extend(self._submitted)
             self._submitted = []
@@ -158,15 +152,23 @@ class Engine:
             self._count()
         return not self._stopping
 
+    def _rest(self) -> None:
+        """Check that nothing is left over, and give back what a long context took."""
+        self._slots.check()
+        cohort = self._executor.cohort
+        assert not cohort.slots, repr(cohort)
+        if cohort.nbytes > IDLE_BYTES_MAX:
+            cohort.reset()
+            mx.clear_cache()
+
     @property
     def _busy(self) -> bool:
         return bool(self._waiting or self._slots.seated)
 
     def _step(self) -> None:
-        limits = self._limits
         free = self._slots.free
         next_in_line = list(islice(self._waiting, free))
-        plan = schedule(self._slots.seated, next_in_line, free, limits.chunk_tokens)
+        plan = schedule(self._slots.seated, next_in_line, free, self._chunk_tokens)
         if plan.is_empty:
             return
         outputs: list[Output] = []
@@ -174,7 +176,7 @@ class Engine:
             outputs += [self._seat(self._waiting[0]) for _ in range(plan.admit)]
             result = self._execute(plan)
         except Exception as error:
-            log.exception("a step failed", extra=facts(cohort=self._cohort))
+            log.exception("a step failed", extra=facts(cohort=self._executor.cohort))
             outputs += self._fail_all(error)
         else:
             outputs += self._apply(plan, result)
@@ -232,7 +234,7 @@ class Engine:
     def _seat(self, request: Request) -> Output:
         assert self._waiting.popleft() is request
         request.enter(Phase.SEATED)
-        self._cohort.join(self._slots.seat(request))
+        self._executor.cohort.join(self._slots.seat(request))
         began_s = time.monotonic()
         if request.restore is not None:
             self._executor.restore(request, request.restore)
@@ -245,7 +247,7 @@ class Engine:
             self._waiting.remove(request)
         else:
             filling = any(other.prompt_left for other in self._slots.seated if other is not request)
-            self._cohort.leave(request.slot, keep_last=filling)
+            self._executor.cohort.leave(request.slot, keep_last=filling)
             self._slots.leave(request)
         request.enter(Phase.ENDED)
 
@@ -260,7 +262,7 @@ class Engine:
         for request in self._slots.seated:
             self._slots.leave(request)
             request.enter(Phase.ENDED)
-        self._cohort.reset()
+        self._executor.cohort.reset()
         return outputs
 
     def _count(self) -> None:

@@ -19,27 +19,31 @@ from bramley.worker.sampling.sampler import Draw, sample
 
 
 class Executor:
-    """A model, the cohort that runs through it, and the seats that say what each row reads."""
+    """A model, the cohort that runs through it, and the seats that say what each row reads.
+
+    Attributes:
+        cohort: changed by the engine between steps, and by no one within.
+    """
 
     def __init__(self, model: LanguageModel, cohort: Cohort, slots: Slots) -> None:
         self._model = model
-        self._cohort = cohort
+        self.cohort = cohort
         self._slots = slots
 
     def warm_up(self) -> None:
         """Run both shapes of forward once, so that no request pays for first use."""
-        table = self._cohort.table
-        self._cohort.join(0)
+        table = self.cohort.table
+        self.cohort.join(0)
         for columns in (2, 1):
             table.begin(range(1), columns)
-            logits = self._model(mx.zeros((1, columns), mx.int32), cache=self._cohort.layers)
+            logits = self._model(mx.zeros((1, columns), mx.int32), cache=self.cohort.layers)
             table.commit()
-            self._cohort.evaluate(logits)
-        self._cohort.leave(0, keep_last=False)
+            self.cohort.evaluate(logits)
+        self.cohort.leave(0, keep_last=False)
 
     def restore(self, request: Request, restore: Restore) -> None:
         """Copy a stored prefix into the request's row, which is empty."""
-        cohort, row = self._cohort, self._cohort.row(request.slot)
+        cohort, row = self.cohort, self.cohort.row(request.slot)
         for part in restore.parts:
             copy_in(cohort.layers, row, part.first, part.tokens, part.memory, part.held)
         cohort.table.lengths[row] = request.computed = restore.tokens
@@ -50,14 +54,14 @@ class Executor:
         Returns:
             Each span that there was room for; none comes after one that was refused.
         """
-        saving, layers = request.saving, self._cohort.layers
+        saving, layers = request.saving, self.cohort.layers
         assert saving is not None
         taken: list[tuple[Span, Staged]] = []
         for span in spans(saving.stored, stop, saving.extent_blocks):
             staged = saving.stage(span_bytes(layers, span))
             if staged is None:
                 break
-            copy_out(layers, self._cohort.row(request.slot), span, staged.memory)
+            copy_out(layers, self.cohort.row(request.slot), span, staged.memory)
             saving.stored = span.stop
             taken.append((span, staged))
         return taken
@@ -77,28 +81,28 @@ class Executor:
         return self._decode([self._slots[slot] for slot in plan.decode])
 
     def _prefill(self, chunk: Chunk) -> None:
-        request, table = self._slots[chunk.slot], self._cohort.table
-        row = self._cohort.row(chunk.slot)
+        request, table = self._slots[chunk.slot], self.cohort.table
+        row = self.cohort.row(chunk.slot)
         tokens = request.prompt[request.computed : request.computed + chunk.tokens]
         table.begin(range(row, row + 1), chunk.tokens)
-        self._model(mx.array([list(tokens)]), cache=self._cohort.layers)
+        self._model(mx.array([list(tokens)]), cache=self.cohort.layers)
         table.commit()
-        self._cohort.evaluate()  # the state alone: nobody needs these logits
+        self.cohort.evaluate()  # the state alone: nobody needs these logits
         request.computed += chunk.tokens
 
     def _decode(self, requests: Sequence[Request]) -> StepResult:
-        table = self._cohort.table
-        rows = {request.slot: self._cohort.row(request.slot) for request in requests}
+        table = self.cohort.table
+        rows = {request.slot: self.cohort.row(request.slot) for request in requests}
         requests = sorted(requests, key=lambda request: rows[request.slot])
         assert [rows[request.slot] for request in requests] == list(range(len(requests)))
         table.begin(range(len(requests)), 1)
         inputs = mx.array([[request.next_input] for request in requests])
-        logits = self._model(inputs, cache=self._cohort.layers)[:, -1, :]
+        logits = self._model(inputs, cache=self.cohort.layers)[:, -1, :]
         table.commit()
         draws = [Draw(request.sampling, request.next_position) for request in requests]
         tokens = sample(logits, draws)
         broken = mx.isnan(mx.sum(logits, axis=-1))
-        self._cohort.evaluate(tokens, broken)
+        self.cohort.evaluate(tokens, broken)
         for request in requests:
             request.computed += 1
         order = [request.slot for request in requests]

@@ -69,7 +69,7 @@ def test_law_2_pieces_equal_the_whole(kind: str, piece: int) -> None:
         np.testing.assert_array_equal(pieces.read(row), whole.read(row))
 
 
-def test_law_3_padding_is_never_read_even_when_it_is_not_a_number(kind: str) -> None:
+def test_law_3_padding_is_never_read(kind: str) -> None:
     clean, dirty = filled(kind), Rows(kind)
     for _ in LENGTHS:
         dirty.join()
@@ -91,6 +91,18 @@ def test_law_4_a_new_row_sees_nothing_of_the_seat_s_former_row(kind: str) -> Non
     seen = attend(rows, news, first=3, count=1)
     assert rows.table.lengths[3] == 1
     np.testing.assert_array_equal(seen, attend(fresh, news, first=3, count=1))
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2, 3])
+def test_law_6_a_row_that_went_wrong_poisons_no_other_on_its_seat(kind: str, gone: int) -> None:
+    rows = filled(kind)
+    wrong = np.full((30, HEADS, SIZE), np.nan, np.float32)
+    rows.append([wrong], first=gone)
+    rows.leave(gone)
+    rows.join()
+    rows.append([tokens(700, 1)], first=3)
+    seen = attend(rows, tokens(900, 4), first=0, count=4)
+    assert np.isfinite(seen).all()
 
 
 def test_law_5_a_moved_row_equals_its_source(kind: str) -> None:
