@@ -1,6 +1,6 @@
 """The store's durable side: objects as files in one folder, found again after any crash.
 
-    write tmp/<id> → fdatasync → link to its name → unlink tmp → fsync the folder → index row
+    write tmp/<id> → fdatasync → link to its name → fsync the folder → unlink tmp → index row
 
 Only then is an object listed or read. A listed file is never changed, only unlinked. All of
 it blocks; one thread writes, any number read.

@@ -131,6 +131,7 @@ def test_nothing_is_remembered_if_a_file_changes_meanwhile(
     readings.after = lambda: grow(model / "model-1.safetensors")
     first = weights_digest(model, memo)
     readings.after = lambda: None
+    assert "model-1.safetensors" not in memo.read_text()
     settle(model)
     assert weights_digest(model, memo) != first
 

@@ -295,6 +295,22 @@ def calls_of_a_write(disks: Disks, folder: Path) -> list[str]:
     return list(files.made)
 
 
+def test_a_name_is_given_after_the_content_and_before_the_answer_is_synced(
+    disks: Disks, folder: Path
+) -> None:
+    calls = calls_of_a_write(disks, folder)
+    steps = ("preallocate", "write", "fdatasync", "link", "unlink")
+    assert [call for call in calls if call in steps] == [
+        "preallocate",
+        "write",
+        "write",
+        "fdatasync",
+        "link",
+        "unlink",
+    ]
+    assert calls.index("fsync_dir", calls.index("link")) < calls.index("unlink")
+
+
 def test_report_2_b026_a_write_that_fails_anywhere_is_not_listed_and_can_be_repeated(
     disks: Disks,
     tmp_path: Path,

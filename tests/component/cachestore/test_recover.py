@@ -323,6 +323,26 @@ def test_what_cannot_be_read_now_is_left_alone(disks: Disks, folder: Path) -> No
     assert disks.open(folder, clean=False).objects() == made
 
 
+@pytest.mark.parametrize("damage", [None, blank_page, write_text])
+def test_what_could_not_be_read_is_replaced_by_the_next_write(
+    disks: Disks, folder: Path, damage: Callable[[Path], None] | None
+) -> None:
+    files = FailingFiles()
+    (stored,) = fill(disks.open(folder), 1)
+    disks.close()
+    files.fail_all("fstat", code=5)
+    disk = disks.open(folder, files)
+    files.heal()
+    if damage is not None:
+        damage(object_files(folder)[stored.id])
+    fill(disk, 1)
+    assert is_readable(disk)
+    again = disks.open(folder, clean=False)
+    assert again.objects() == [stored]
+    assert is_readable(again)
+    assert [*(folder / "tmp").iterdir()] == []
+
+
 def test_a_start_that_cannot_clear_up_serves_what_is_sound(disks: Disks, folder: Path) -> None:
     one, two = fill(disks.open(folder), 2)
     object_files(folder)[one.id].write_bytes(b"")

@@ -1,5 +1,6 @@
 """A writer is killed at random moments: what it said was written is there, whole."""
 
+import os
 import random
 import subprocess
 import sys
@@ -20,7 +21,7 @@ def write_and_kill(folder: Path, number: int, wait_s: float) -> list[str]:
         [sys.executable, disk_writer.__file__, folder, str(number * NUMBERS), str(number)],
         stdout=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": str(Path(disk_writer.__file__).parents[1])},
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert child.stdout is not None
     with child:
