@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from google.protobuf import duration_pb2
 
 from bramley.protos.v1 import generation_pb2, types_pb2
-from bramley.worker.engine.outputs import Token
+from bramley.worker.engine.outputs import Seated, Token
 from bramley.worker.request import FinishReason
 from bramley.worker.text.detokenizer import Detokenizer
 from bramley.worker.text.stop_strings import StopStrings
@@ -23,8 +23,11 @@ _REASONS: dict[FinishReason, types_pb2.FinishReason.ValueType] = {
 class Answer:
     """Composes one index's messages.
 
-    ``finished`` is set by the last token, or when a stop string is met; what the engine
-    still makes of the request after that is not part of the answer.
+    What the engine still makes of the request after its end is not part of the answer.
+
+    Attributes:
+        cached: prompt tokens that were restored, by tier.
+        finished: set by the last token, or when a stop string is met.
     """
 
     def __init__(
@@ -39,13 +42,16 @@ class Answer:
         self._stops = StopStrings(request.stop.strings, include_stop=self._include_stop)
         self._prompt_tokens = prompt_tokens
         self._tokens = 0
-        self._seated_s = 0.0
+        self._seated = Seated("", 0.0)
         self._first_s = 0.0
+        self.cached = types_pb2.CachedTokens()
         self.finished: generation_pb2.Finished | None = None
 
-    def seated(self, at_s: float) -> None:
-        """Note when the prefill began."""
-        self._seated_s = at_s
+    def seated(self, seated: Seated) -> None:
+        """Note when the prefill began, and after how many restored tokens."""
+        self._seated = seated
+        if not seated.restored:
+            self.cached.Clear()
 
     def delta(self, tokens: Sequence[Token]) -> generation_pb2.Delta | None:
         """Take tokens, up to the one that ends the answer; None if nothing is to be sent."""
@@ -89,11 +95,12 @@ class Answer:
         finished = generation_pb2.Finished(
             usage=types_pb2.Usage(
                 prompt_tokens=self._prompt_tokens,
-                cached=types_pb2.CachedTokens(),
+                cached=self.cached,
                 completion_tokens=self._tokens,
             ),
             timings=types_pb2.Timings(
-                prefill=_duration(self._first_s - self._seated_s),
+                restore=_duration(self._seated.restore_s),
+                prefill=_duration(self._first_s - self._seated.at_s),
                 decode=_duration(token.at_s - self._first_s),
             ),
             lane=types_pb2.LANE_BATCHED,

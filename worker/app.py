@@ -13,6 +13,7 @@ import mlx.core as mx
 import uvloop
 from grpc_health.v1 import health_pb2
 
+from bramley.cachestore.client import StoreClient
 from bramley.common import logs, rpc
 from bramley.common.child import Child, ChildContext, parse_context
 from bramley.common.errors import SettingsError
@@ -60,7 +61,8 @@ async def _serve(context: ChildContext, settings: WorkerSettings, blas: Blas) ->
     server = rpc.new_server()
     health = rpc.add_health(server)
     await health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
-    worker = Worker(settings, _info(context, blas))
+    store = StoreClient.connect(f"unix:{context.run_dir}/store.sock", context.name)
+    worker = Worker(settings, _info(context, blas), store)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(worker.servicer, server)
     rpc.add_reflection(server, [SERVICE])
     rpc.bind(server, context.socket)
@@ -78,7 +80,7 @@ async def _serve(context: ChildContext, settings: WorkerSettings, blas: Blas) ->
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S):
             await worker.servicer.drain()
-    worker.servicer.close()
+    await worker.servicer.close()
     await server.stop(1.0)
     worker.engine.stop(DRAIN_S)
     _leave()
@@ -94,19 +96,22 @@ def _leave() -> None:
 class Worker:
     """The engine and the servicer, each told of the other. Make it on the event loop."""
 
-    def __init__(self, settings: WorkerSettings, info: worker_pb2.InfoResponse) -> None:
+    def __init__(
+        self, settings: WorkerSettings, info: worker_pb2.InfoResponse, store: StoreClient
+    ) -> None:
         self._settings = settings
+        self._numerics = f"{info.backend} {info.blas}"
         self._loop = asyncio.get_running_loop()
         self.loaded: asyncio.Future[Loaded] = self._loop.create_future()
         self.engine = Engine(self._load, settings, self._deliver)
         self._board = Board(self.engine.counters)
-        self.servicer = WorkerServicer(self.engine, self._board, info)
+        self.servicer = WorkerServicer(self.engine, self._board, info, store)
 
     # On the engine's thread:
 
     def _load(self, slots: Slots) -> Executor:
         try:
-            executor, loaded = load(self._settings, slots, self._progress)
+            executor, loaded = load(self._settings, self._numerics, slots, self._progress)
         except ModelError as error:
             log.critical("%s", error)
             logging.shutdown()

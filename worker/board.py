@@ -21,9 +21,10 @@ class Board:
         self.revision = ""
 
     @property
-    def ready(self) -> bool:
-        """Whether requests are taken."""
-        return self.state == types_pb2.MODEL_STATE_READY
+    def prefill_rate(self) -> float:
+        """Prompt tokens a second, as measured so far; 0 until known."""
+        counters = self._counters
+        return counters.prompt_tokens / counters.prefill_s if counters.prefill_s else 0.0
 
     def loading(self, share: float) -> None:
         """Note how far the model's load is, 0 to 1."""
@@ -47,7 +48,6 @@ class Board:
     def load(self) -> worker_pb2.Load:
         """Describe this moment."""
         counters = self._counters
-        rate = counters.prompt_tokens / counters.prefill_s if counters.prefill_s else 0.0
         return worker_pb2.Load(
             state=self.state,
             load_progress=self.load_progress,
@@ -58,7 +58,7 @@ class Board:
             prompt_tokens=counters.prompt_tokens,
             completion_tokens=counters.completion_tokens,
             memory_bytes=counters.active_bytes,
-            prefill_rate=rate,
+            prefill_rate=self.prefill_rate,
             limits=self.limits,
             revision=self.revision,
         )

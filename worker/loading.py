@@ -5,19 +5,24 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import mlx.core as mx
 
+from bramley.cachestore.digest import file_digest, weights_digest
+from bramley.cachestore.keys import Identity
 from bramley.common.logs import facts
 from bramley.protos.v1 import types_pb2
 from bramley.worker.cache.full import FullState
+from bramley.worker.cache.snapshot import layout, part_bytes
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.slots import Slots
 from bramley.worker.intake import ModelFacts
 from bramley.worker.models.errors import ModelError
+from bramley.worker.prefix import StateFacts
 from bramley.worker.settings import WorkerSettings
 from bramley.worker.text.tokenizer import Tokenizer
 
@@ -33,15 +38,17 @@ class Loaded:
     revision: str
     dtype: str
     tokenizer: Tokenizer
+    state: StateFacts
 
 
 def load(
-    settings: WorkerSettings, slots: Slots, progress: Callable[[float], None]
+    settings: WorkerSettings, numerics: str, slots: Slots, progress: Callable[[float], None]
 ) -> tuple[Executor, Loaded]:
     """Load a model; must run on the thread that will step it.
 
     Args:
         settings: which model, and its limits.
+        numerics: what computes: backend and BLAS; state of one is not restored by another.
         slots: the engine's seats.
         progress: told the share that is done, 0 to 1.
 
@@ -57,11 +64,13 @@ def load(
     started_s = time.monotonic()
     progress(0.2)
     folder = _folder(settings)
-    with ThreadPoolExecutor(1, "tokenizer") as beside:
+    with ThreadPoolExecutor(2, "beside") as beside:
+        digesting = beside.submit(_digests, folder, settings)
         tokenizer_loading = beside.submit(lambda: Tokenizer(load_tokenizer(folder)))
         model = load_model(folder, dequantize=mx.default_device().type == mx.DeviceType.cpu)
         progress(0.8)
         tokenizer = tokenizer_loading.result()
+        weights, config, tokens = digesting.result()
     layers = layer_caches(model.model)
     kinds = {layer.kind for layer in layers}
     if kinds != {"full"}:
@@ -69,6 +78,15 @@ def load(
     table = RowTable()
     executor = Executor(model.model, Cohort(table, [FullState(table) for _ in layers]), slots)
     executor.warm_up()
+    state_layers = executor.cohort.layers
+    identity = Identity(
+        weights_digest=weights,
+        config_digest=config,
+        tokenizer_digest=tokens,
+        kv_scheme=tuple(layer.kind for layer in state_layers),
+        layout=layout(state_layers),
+        numerics_epoch=f"mlx {metadata.version('mlx')} {model.dtype} {numerics}",
+    )
     context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
     eos = frozenset(tokenizer.eos_token_ids)
     log.info("loaded", extra=facts(folder=folder, seconds=f"{time.monotonic() - started_s:.2f}"))
@@ -92,7 +110,18 @@ def load(
             revision=model.revision,
             dtype=model.dtype,
             tokenizer=tokenizer,
+            state=StateFacts(identity=identity, token_bytes=part_bytes(state_layers, 1)),
         ),
+    )
+
+
+def _digests(folder: Path, settings: WorkerSettings) -> tuple[str, str, str]:
+    memo = Path(settings.import_dir or folder) / "digests.json"
+    tokenizer_files = sorted(folder.glob("tokenizer*")) + sorted(folder.glob("*chat_template*"))
+    return (
+        weights_digest(folder, memo),
+        file_digest([folder / "config.json"]),
+        file_digest(tokenizer_files),
     )
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import grpc
 from google.protobuf import json_format
 
+from bramley.cachestore import keys
+from bramley.cachestore.client import StoreClient
 from bramley.common import logs
 from bramley.common.errors import AlreadyExists, Draining, InvalidRequest, NotLoaded, Unsupported
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
@@ -24,15 +26,25 @@ from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.outputs import Failed, Output, Prefilled, Saved, Seated, Token
 from bramley.worker.loading import Loaded
+from bramley.worker.prefix import PrefixCache
+from bramley.worker.request import Request
+from bramley.worker.text.boundary import StableBoundary
 from bramley.worker.text.chat import render
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Inbox:
-    """What the engine said of one request, until its stream takes it."""
+    """What the engine said of one request, until its stream takes it.
 
-    def __init__(self) -> None:
+    Attributes:
+        root: the namespace that its state is saved in.
+        session_key: of its conversation.
+    """
+
+    def __init__(self, root: bytes, session_key: str) -> None:
+        self.root = root
+        self.session_key = session_key
         self._outputs: list[Output] = []
         self._filled = asyncio.Event()
 
@@ -52,11 +64,15 @@ class Inbox:
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Serves one model. ``info`` is filled in once it is loaded."""
 
-    def __init__(self, engine: Engine, board: Board, info: worker_pb2.InfoResponse) -> None:
+    def __init__(
+        self, engine: Engine, board: Board, info: worker_pb2.InfoResponse, store: StoreClient
+    ) -> None:
         self._engine = engine
         self._board = board
         self._info = info
+        self._store = store
         self._loaded: Loaded | None = None
+        self._prefixes: PrefixCache
         self._inboxes: dict[str, Inbox] = {}
         self._text = ThreadPoolExecutor(1, "text")
         self._closed = False
@@ -66,6 +82,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def serve(self, loaded: Loaded) -> None:
         """Take requests from now on."""
         self._loaded = loaded
+        self._prefixes = PrefixCache(self._store, loaded.state, self._text)
+        self._boundaries = StableBoundary(loaded.tokenizer)
         self._info.limits.CopyFrom(loaded.limits)
         self._info.revision, self._info.dtype = loaded.revision, loaded.dtype
         self._board.limits, self._board.revision = loaded.limits, loaded.revision
@@ -75,11 +93,18 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def deliver(self, outputs: Sequence[Output]) -> None:
         """Hand a step's outputs to their streams; those of a stream that left are dropped."""
         for output in outputs:
-            if inbox := self._inboxes.get(output.request_id):
+            inbox = self._inboxes.get(output.request_id)
+            if isinstance(output, Saved):
+                if inbox is None:
+                    output.staged.release()
+                else:
+                    self._prefixes.publish(output, inbox.root, inbox.session_key)
+            elif inbox is not None:
                 inbox.put(output)
 
-    def close(self) -> None:
-        """End the watches, after a drain: nothing more will be told."""
+    async def close(self) -> None:
+        """Hand over what was saved and end the watches, after a drain."""
+        await self._prefixes.close()
         self._closed = True
         self._board.changed()
 
@@ -98,9 +123,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         loaded = self._serving()
         intake.check_fields(request.request)
         ids = await self._tokenize(request.request)
+        max_tokens = intake.check_tokens(request.request, ids, loaded.facts)
+        token_ids_le = array("I", ids).tobytes()
+        root = self._prefixes.root(request.request.cache.salt)
         return worker_pb2.PrepareResponse(
-            token_ids_le=array("I", ids).tobytes(),
-            max_tokens=intake.check_tokens(request.request, ids, loaded.facts),
+            token_ids_le=token_ids_le,
+            block_hashes=keys.chain(root, token_ids_le),
+            stable_tokens=await self._stable_tokens(request.request, ids),
+            max_tokens=max_tokens,
         )
 
     async def Generate(
@@ -115,8 +145,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         limit = intake.check_tokens(request.request, prompt, loaded.facts)
         work = intake.to_request(request.request, request_id, prompt, limit, loaded.facts)
         answer = Answer(request.request, loaded.tokenizer.detokenizer(), len(prompt))
-        inbox = self._open(request_id)
+        inbox = self._open(request_id, request.request)
         try:
+            await self._use_store(work, request, answer)
             self._engine.submit(work)
             while answer.finished is None:
                 for response in _responses(await inbox.take(), answer, len(prompt)):
@@ -154,6 +185,21 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         text = loaded.tokenizer.decode(ids, skip_special_tokens=request.skip_special_tokens)
         return worker_pb2.WorkerServiceDetokenizeResponse(text=text)
 
+    async def Explain(
+        self, request: worker_pb2.WorkerServiceExplainRequest, context: Context
+    ) -> worker_pb2.WorkerServiceExplainResponse:
+        """Tell how much of a prompt the store has, and why not more."""
+        self._serving()
+        ids = await self._tokenize(request.request)
+        told = await self._prefixes.explain(request.request.cache.salt, array("I", ids).tobytes())
+        return worker_pb2.WorkerServiceExplainResponse(
+            prompt_tokens=len(ids),
+            cached=types_pb2.CachedTokens(ram=told.matched_tokens),
+            explanation=told.explanation,
+            first_differing_block=told.first_differing_block,
+            mismatched_fields=told.mismatched_fields,
+        )
+
     async def Embed(
         self, request: worker_pb2.WorkerServiceEmbedRequest, context: Context
     ) -> worker_pb2.WorkerServiceEmbedResponse:
@@ -185,10 +231,38 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise NotLoaded("the model is being loaded", reason="MODEL_LOADING", retry_after_s=1.0)
         return self._loaded
 
-    def _open(self, request_id: str) -> Inbox:
+    async def _use_store(
+        self, work: Request, request: worker_pb2.WorkerServiceGenerateRequest, answer: Answer
+    ) -> None:
+        """Give the engine what is stored of the prompt, and where to save the rest."""
+        hints, prepared = request.request.cache, request.prepared
+        found = None
+        if not hints.skip_lookup:
+            found = await self._prefixes.find(
+                self._prefixes.root(hints.salt),
+                prepared.block_hashes,
+                prepared.token_ids_le,
+                self._board.prefill_rate,
+            )
+        if found is not None:
+            work.restore = found.restore
+            answer.cached.CopyFrom(found.cached)
+        if not hints.skip_store:
+            work.saving = self._prefixes.saving(prepared.stable_tokens, found)
+
+    async def _stable_tokens(
+        self, request: generation_pb2.GenerateRequest, ids: Sequence[int]
+    ) -> int:
+        if request.WhichOneof("input") != "chat" or request.chat.continue_final_message:
+            return len(ids)
+        find = functools.partial(self._boundaries.of, *_conversation(request.chat), ids)
+        return await asyncio.get_running_loop().run_in_executor(self._text, find)
+
+    def _open(self, request_id: str, request: generation_pb2.GenerateRequest) -> Inbox:
         if request_id in self._inboxes:
             raise AlreadyExists(f"request {request_id} runs already")
-        inbox = self._inboxes[request_id] = Inbox()
+        root = self._prefixes.root(request.cache.salt)
+        inbox = self._inboxes[request_id] = Inbox(root, request.session_key)
         self._idle.clear()
         self._board.changed()
         return inbox
@@ -208,15 +282,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             case "text":
                 return await loop.run_in_executor(self._text, tokenizer.encode, request.text)
             case "chat":
-                chat = request.chat
-                messages = [_message(message) for message in chat.messages]
-                kwargs = json_format.MessageToDict(chat.template_kwargs)
+                messages, kwargs = _conversation(request.chat)
                 rendering = functools.partial(
                     render,
                     tokenizer,
                     messages,
                     template_kwargs=kwargs,
-                    continue_final_message=chat.continue_final_message,
+                    continue_final_message=request.chat.continue_final_message,
                 )
                 return await loop.run_in_executor(self._text, rendering)
             case None:
@@ -231,11 +303,9 @@ def _responses(
     tokens: list[Token] = []
     for output in outputs:
         match output:
-            case Seated(at_s=at_s):
-                answer.seated(at_s)
-                started = generation_pb2.Started(
-                    prompt_tokens=prompt_tokens, cached=types_pb2.CachedTokens()
-                )
+            case Seated():
+                answer.seated(output)
+                started = generation_pb2.Started(prompt_tokens=prompt_tokens, cached=answer.cached)
                 responses.append(worker_pb2.WorkerServiceGenerateResponse(started=started))
             case Prefilled(tokens=done):
                 progress = generation_pb2.Progress(
@@ -253,6 +323,15 @@ def _responses(
     if answer.finished is not None:
         responses.append(worker_pb2.WorkerServiceGenerateResponse(finished=answer.finished))
     return responses
+
+
+def _conversation(chat: types_pb2.ChatInput) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A conversation and its template's switches, as templates take them."""
+    try:
+        kwargs = json_format.MessageToDict(chat.template_kwargs)
+    except json_format.SerializeToJsonError as error:  # NaN or infinity
+        raise InvalidRequest("chat.template_kwargs", str(error)) from error
+    return [_message(message) for message in chat.messages], kwargs
 
 
 def _message(message: types_pb2.ChatMessage) -> dict[str, Any]:

@@ -71,6 +71,15 @@ def test_b016_a_restored_prefix_of_any_length_goes_on_as_the_cold_row(
     assert shelf.lent == 0
 
 
+def test_a_prefix_that_was_taken_back_during_the_copy_is_computed_instead(
+    engine: InProcessEngine, cold: list[int], shelf: Shelf
+) -> None:
+    shelf.is_held = False
+    before = engine.engine.counters.prompt_tokens
+    assert engine.run(restored(shelf, "late", PROMPT, 699))["late"] == cold
+    assert engine.engine.counters.prompt_tokens - before == len(PROMPT)
+
+
 def test_restored_rows_run_beside_others(
     engine: InProcessEngine, cold: list[int], shelf: Shelf
 ) -> None:

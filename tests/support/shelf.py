@@ -14,7 +14,10 @@ from bramley.worker.engine.outputs import Saved
 class Room:
     """Memory of one object."""
 
-    memory: memoryview
+    view: memoryview
+
+    def release(self) -> None:
+        """Nothing to do: nobody waits for it."""
 
 
 class Shelf:
@@ -25,6 +28,7 @@ class Shelf:
         self._room_bytes = room_bytes
         self.saved: list[Saved] = []
         self.lent = 0
+        self.is_held = True
 
     def saving(self, boundary: int, stored: int = 0, extent_blocks: int = 2) -> Saving:
         """Make a request's wish to be saved here."""
@@ -51,7 +55,7 @@ class Shelf:
         def release() -> None:
             self.lent -= 1
 
-        return Restore(tuple(parts), release)
+        return Restore(tuple(parts), lambda: self.is_held, release)
 
     def _parts(self) -> Sequence[tuple[int, int, memoryview]]:
         found: dict[int, tuple[int, int, memoryview]] = {}
@@ -59,6 +63,6 @@ class Shelf:
             first, at = saved.span.first, 0
             for held in saved.span.parts:
                 size = part_bytes(self._cohort.layers, held)
-                found[first] = (first, held, saved.staged.memory[at : at + size])
+                found[first] = (first, held, saved.staged.view[at : at + size])
                 first, at = first + held, at + padded(size)
         return [found[first] for first in sorted(found)]

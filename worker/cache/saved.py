@@ -31,10 +31,12 @@ class Restore:
 
     Attributes:
         parts: in order, without a gap.
+        is_held: asked after the copy: whether the memory was ours all the while.
         release: may be called from any thread; the memory is not touched afterwards.
     """
 
     parts: tuple[StoredPart, ...]
+    is_held: Callable[[], bool]
     release: Callable[[], None]
 
     @property
@@ -47,8 +49,12 @@ class Staged(Protocol):
     """Room for one object in staging, to be filled and then published or dropped."""
 
     @property
-    def memory(self) -> memoryview:
+    def view(self) -> memoryview:
         """Where the payload goes."""
+        ...
+
+    def release(self) -> None:
+        """Give the room back, unpublished."""
         ...
 
 

@@ -42,11 +42,15 @@ class Executor:
         self.cohort.leave(0, keep_last=False)
 
     def restore(self, request: Request, restore: Restore) -> None:
-        """Copy a stored prefix into the request's row, which is empty."""
+        """Copy a stored prefix into the request's row, which is empty.
+
+        A prefix whose memory was taken back meanwhile is not used: the row stays empty.
+        """
         cohort, row = self.cohort, self.cohort.row(request.slot)
         for part in restore.parts:
             copy_in(cohort.layers, row, part.first, part.tokens, part.memory, part.held)
-        cohort.table.lengths[row] = request.computed = restore.tokens
+        if restore.is_held():
+            cohort.table.lengths[row] = request.computed = restore.tokens
 
     def save(self, request: Request, stop: int) -> list[tuple[Span, Staged]]:
         """Copy what is not stored yet of the row's first ``stop`` tokens into staging.
@@ -61,7 +65,7 @@ class Executor:
             staged = saving.stage(span_bytes(layers, span))
             if staged is None:
                 break
-            copy_out(layers, self.cohort.row(request.slot), span, staged.memory)
+            copy_out(layers, self.cohort.row(request.slot), span, staged.view)
             saving.stored = span.stop
             taken.append((span, staged))
         return taken

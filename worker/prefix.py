@@ -1,0 +1,220 @@
+"""The worker's use of the cache store: finds stored prefixes, publishes what was saved.
+
+On the event loop, with checksums in a thread. A store that is absent, slow or wrong is a
+miss; nothing here fails a request.
+"""
+
+import asyncio
+import contextlib
+import logging
+from concurrent.futures import Executor as Pool
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from bramley.cachestore import keys, wire
+from bramley.cachestore.client import Refusal, Snapshot, StoreClient
+from bramley.cachestore.keys import Identity
+from bramley.cachestore.lease import Lease
+from bramley.cachestore.matching import Group
+from bramley.cachestore.objects import BLOCK, EXTENT_BLOCKS_MAX, padded
+from bramley.common.errors import NotLoaded
+from bramley.common.logs import facts
+from bramley.protos.v1 import cachestore_pb2, types_pb2
+from bramley.worker.cache.saved import Restore, Saving, StoredPart
+from bramley.worker.engine.outputs import Saved
+
+if TYPE_CHECKING:
+    from bramley.cachestore.staging import Staged
+
+log = logging.getLogger(__name__)
+
+GROUP = Group("kv", required=True, sliceable=True)
+TOKEN_BYTES = 4
+WORTH_TOKENS = 16  # fewer are computed sooner than fetched
+CLOSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFacts:
+    """What the store must know of a model's state.
+
+    Attributes:
+        identity: of its namespaces; each salt makes one of its own.
+        token_bytes: of one token's state, over all layers.
+    """
+
+    identity: Identity
+    token_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A stored prefix, verified and ready to be copied."""
+
+    restore: Restore
+    cached: types_pb2.CachedTokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    saved: Saved
+    root: bytes
+    session_key: str
+
+
+class PrefixCache:
+    """One model's prefixes in the store. Make it on the event loop."""
+
+    def __init__(self, client: StoreClient, state: StateFacts, pool: Pool) -> None:
+        self._client = client
+        self._state = state
+        self._pool = pool
+        self._header = state.identity.layout.encode()
+        self._roots: dict[str, bytes] = {}
+        self._opening: set[asyncio.Task[bytes]] = set()
+        self._publishing: asyncio.Queue[_Work] = asyncio.Queue()
+        self._publisher = asyncio.create_task(self._publish_all())
+
+    def root(self, salt: str) -> bytes:
+        """The namespace of requests with this salt; opened in the store when first asked for."""
+        if salt not in self._roots:
+            identity = self._identity(salt)
+            self._roots[salt] = keys.root(identity)
+            opening = asyncio.create_task(self._client.open_namespace(identity, [GROUP]))
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+        return self._roots[salt]
+
+    async def find(
+        self, root: bytes, chains: bytes, token_ids_le: bytes, prefill_rate: float
+    ) -> Found | None:
+        """Find and lease the longest stored prefix of a prompt, if it is worth its restore.
+
+        Args:
+            root: of the namespace.
+            chains: hashes of the prompt's whole blocks.
+            token_ids_le: the prompt.
+            prefill_rate: measured tokens a second; 0 while unknown.
+
+        Returns:
+            A lease to copy from; None for a miss.
+
+        Raises:
+            CancelledError: the caller left; nothing stays leased.
+        """
+        match = await self._client.match(root, chains, token_ids_le)
+        if match is None:
+            return None
+        at = match.boundaries[0]
+        recompute_s = at.tokens / prefill_rate if prefill_rate else float("inf")
+        if at.tokens < WORTH_TOKENS or at.restore_s > recompute_s:
+            return None
+        lease = await self._client.acquire(match, at)
+        if lease is None:
+            return None
+        try:
+            parts = await asyncio.get_running_loop().run_in_executor(self._pool, _verified, lease)
+        except asyncio.CancelledError:
+            lease.release()
+            raise
+        if not parts:
+            lease.release()
+            return None
+        restore = Restore(parts, lambda: lease.is_held, lease.release)
+        from_ssd = at.ssd_bytes / max(at.ram_bytes + at.ssd_bytes, 1)
+        ssd = round(restore.tokens * from_ssd)
+        return Found(restore, types_pb2.CachedTokens(ram=restore.tokens - ssd, ssd=ssd))
+
+    def saving(self, boundary: int, found: Found | None) -> Saving | None:
+        """Say how a request is to be saved; None where not even one block fits the staging."""
+        block = padded(self._state.token_bytes * BLOCK)
+        extent_blocks = min(self._client.staging_bytes // (2 * block), EXTENT_BLOCKS_MAX)
+        if not extent_blocks:
+            return None
+        stored = found.restore.tokens if found else 0
+        return Saving(
+            stage=self._client.stage,
+            boundary=boundary,
+            extent_blocks=extent_blocks,
+            stored=stored,
+        )
+
+    def publish(self, saved: Saved, root: bytes, session_key: str) -> None:
+        """Hand a saved span over in the background, after those that came before."""
+        self._publishing.put_nowait(_Work(saved, root, session_key))
+
+    async def explain(self, salt: str, token_ids_le: bytes) -> cachestore_pb2.ExplainResponse:
+        """Ask the store in words how much of a prompt it has, and why not more.
+
+        Returns:
+            Its answer.
+
+        Raises:
+            NotLoaded: there is no store.
+        """
+        link = self._client.link
+        if link is None:
+            raise NotLoaded("no cache store is running", reason="NO_STORE", retry_after_s=1.0)
+        identity = self._identity(salt)
+        return await link.stub.Explain(
+            cachestore_pb2.ExplainRequest(
+                identity=wire.identity_message(identity),
+                block_hashes=keys.chain(keys.root(identity), token_ids_le),
+                token_ids_le=token_ids_le,
+            ),
+            timeout=5.0,
+        )
+
+    async def close(self) -> None:
+        """Publish what waits, within bounds, and end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._publishing.join()
+        self._publisher.cancel()
+        await self._client.close()
+
+    def _identity(self, salt: str) -> Identity:
+        base = self._state.identity
+        return msgspec.structs.replace(base, salt=salt) if salt else base
+
+    async def _publish_all(self) -> None:
+        # One after the other: an extent before those that follow it.
+        while True:
+            work = await self._publishing.get()
+            try:
+                await self._publish(work)
+            finally:
+                self._publishing.task_done()
+
+    async def _publish(self, work: _Work) -> None:
+        span, tokens = work.saved.span, work.saved.token_ids_le
+        before = tokens[: span.first * TOKEN_BYTES]
+        chains = keys.chain(work.root, before)
+        snapshot = Snapshot(
+            root=work.root,
+            kind=span.kind,
+            group=GROUP.name,
+            parent=chains[-keys.HASH_BYTES :] if chains else work.root,
+            first_token=span.first,
+            token_ids_le=tokens[len(before) :],
+            part_bytes=self._state.token_bytes * span.parts[0],
+            header=self._header,
+            session_key=work.session_key,
+        )
+        staged = cast("Staged", work.saved.staged)  # as our own saving() took it from the client
+        outcome = await self._client.publish(staged, snapshot)
+        if isinstance(outcome, Refusal):
+            log.info("not stored", extra=facts(reason=outcome.reason, tokens=snapshot.tokens))
+
+
+def _verified(lease: Lease) -> tuple[StoredPart, ...]:
+    """Check every part's bytes; what follows a bad one is of no use."""
+    parts: list[StoredPart] = []
+    for part in lease.parts:
+        if not lease.verify(part):
+            log.warning("a stored part is damaged", extra=facts(object=part.object_id))
+            break
+        parts.append(StoredPart(part.first_token, part.tokens, part.stored_tokens, part.payload))
+    return tuple(parts)
