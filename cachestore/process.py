@@ -125,7 +125,7 @@ class StoreProcess:
         health = add_health(server)
         add_reflection(server, [SERVICE])
         bind(server, self._socket)
-        async with data.serve(), self._metrics(store), asyncio.TaskGroup() as tasks:
+        async with self._metrics(store), data.serve(), asyncio.TaskGroup() as tasks:
             await server.start()
             await health.set(SERVICE, HealthCheckResponse.SERVING)
             running = [tasks.create_task(self._tick(store))]

@@ -88,6 +88,7 @@ class Spiller:
         entry.holds += 1
         try:
             self._points.reach("spill.begin")
+            self._points.is_committing = True
             await self._write(entry)
             self._points.reach("spill.written")
         except DiskFull as error:
@@ -98,6 +99,7 @@ class Spiller:
         else:
             self._written(entry)
         finally:
+            self._points.is_committing = False
             entry.holds -= 1
             self._tiers.free_retired()
 
