@@ -32,6 +32,7 @@ class Router:
     """One router.
 
     Attributes:
+        watch: what it knows of the node.
         server: its public service.
         addresses: where it answers, by kind.
     """
@@ -39,8 +40,8 @@ class Router:
     def __init__(self, settings: RouterSettings, socket: str, epoch: int) -> None:
         self._settings = settings
         self._socket = socket
-        self._watch = Watch(settings.node, settings.models, self._worker_changed)
-        self.server = RouterServer(settings, epoch, self._watch)
+        self.watch = Watch(settings.node, settings.models, self._worker_changed)
+        self.server = RouterServer(settings, epoch, self.watch)
         self.addresses: dict[str, str] = {}
         self._news = asyncio.Event()
 
@@ -68,7 +69,7 @@ class Router:
             await grpc_server.start()
             async with asyncio.TaskGroup() as tasks:
                 running = [
-                    tasks.create_task(self._watch.run()),
+                    tasks.create_task(self.watch.run()),
                     tasks.create_task(self._keep_telling(health)),
                 ]
                 try:

@@ -42,7 +42,12 @@ _LOST = (
 
 
 class Workers(Protocol):
-    """The way to the workers."""
+    """The way to the workers, and to the cache store that they share."""
+
+    @property
+    def store(self) -> str:
+        """Where the store answers; empty while none runs."""
+        ...
 
     def stub(self, view: WorkerView) -> "WorkerServiceAsyncStub":
         """Answer with the client of that ready incarnation."""

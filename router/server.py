@@ -6,7 +6,7 @@ request's way.
 """
 
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from importlib.metadata import version
 from time import monotonic
@@ -26,7 +26,14 @@ from bramley.common.errors import (
 )
 from bramley.common.ids import ModelName
 from bramley.common.status import to_status
-from bramley.protos.v1 import generation_pb2, router_pb2, router_pb2_grpc, worker_pb2
+from bramley.protos.v1 import (
+    generation_pb2,
+    router_pb2,
+    router_pb2_grpc,
+    types_pb2,
+    worker_pb2,
+)
+from bramley.router import store
 from bramley.router.fleet import WorkerView
 from bramley.router.gate import RETRY_AFTER_S, Gate
 from bramley.router.metrics import Metrics, ModelMetrics
@@ -269,13 +276,58 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         """Refuse: absent."""
         raise Unsupported("this router serves no adapters")
 
-    async def FlushCache(self, request: Any, context: Context) -> NoReturn:  # noqa: ANN401
-        """Refuse: absent."""
-        raise Unsupported("this router has no cache store")
+    async def FlushCache(
+        self, request: router_pb2.FlushCacheRequest, context: Context
+    ) -> router_pb2.FlushCacheResponse:
+        """Have what the cache store holds on the medium."""
+        address = store.address_of(self._workers.store)
+        roots = await self._cache_roots(request.model, context) if request.model else [b""]
+        async with _passing_on(context):
+            answers = [await store.flush(address, root, context.time_remaining()) for root in roots]
+        return store.together(answers)
 
-    async def ExplainCache(self, request: Any, context: Context) -> NoReturn:  # noqa: ANN401
-        """Refuse: absent."""
-        raise Unsupported("this router has no cache store")
+    async def _cache_roots(self, model: str, context: Context) -> Sequence[bytes]:
+        view = self._ready(model)
+        async with _passing_on(context, view):
+            info = await self._workers.stub(view).Info(
+                worker_pb2.InfoRequest(), timeout=bounded_s(context.time_remaining())
+            )
+        if not info.cache_roots:
+            raise InvalidRequest("model", "it has stored nothing yet: leave it out to flush all")
+        return info.cache_roots
+
+    async def ExplainCache(
+        self, request: router_pb2.ExplainCacheRequest, context: Context
+    ) -> router_pb2.ExplainCacheResponse:
+        """Say how much of an input the cache store has, and why not more."""
+        store.address_of(self._workers.store)
+        view = self._ready(request.model)
+        asked = generation_pb2.GenerateRequest(
+            model=request.model,
+            adapter=request.adapter,
+            cache=types_pb2.CacheHints(salt=request.salt) if request.salt else None,
+        )
+        match request.WhichOneof("input"):
+            case "chat":
+                asked.chat.CopyFrom(request.chat)
+            case "text":
+                asked.text = request.text
+            case "token_ids":
+                asked.token_ids.CopyFrom(request.token_ids)
+            case None:
+                raise InvalidRequest("input", "none of chat, text and token_ids is set")
+        async with _passing_on(context, view):
+            told = await self._workers.stub(view).Explain(
+                worker_pb2.WorkerServiceExplainRequest(request=asked),
+                timeout=bounded_s(context.time_remaining()),
+            )
+        return router_pb2.ExplainCacheResponse(
+            prompt_tokens=told.prompt_tokens,
+            cached=told.cached,
+            explanation=told.explanation,
+            first_differing_block=told.first_differing_block,
+            mismatched_fields=told.mismatched_fields,
+        )
 
 
 def _model(gate: Gate) -> router_pb2.Model:

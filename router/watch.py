@@ -46,6 +46,10 @@ class Watch:
         node: target of the NodeService; empty if there is none.
         models: settings of each model's worker.
         changed: called with each new view, and the one before it.
+
+    Attributes:
+        views: what is known of each model's worker.
+        store: where the node's cache store answers; empty while none runs.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Watch:
         }
         self._changed = changed
         self.views = {name: WorkerView(name) for name in self._specs}
+        self.store = ""
         self._links: dict[ModelName, _Link] = {}
 
     def stub(self, view: WorkerView) -> "WorkerServiceAsyncStub":
@@ -111,6 +116,9 @@ class Watch:
     def _processes(self, processes: Iterable[node_pb2.Process]) -> None:
         # Of two incarnations the newer counts: the older one is on its way out.
         ordered = sorted(processes, key=lambda process: process.epoch)
+        running = node_pb2.PROCESS_STATE_RUNNING
+        stores = [one.address for one in ordered if one.role == "store" and one.state == running]
+        self.store = stores[-1] if stores else ""
         workers = {process.name: process for process in ordered if process.role == "worker"}
         for name, view in self.views.items():
             if process := workers.get(name):

@@ -88,8 +88,6 @@ async def test_tokenizing_needs_a_ready_model() -> None:
         ("UnloadModel", router_pb2.UnloadModelRequest()),
         ("LoadAdapter", router_pb2.LoadAdapterRequest()),
         ("UnloadAdapter", router_pb2.UnloadAdapterRequest()),
-        ("FlushCache", router_pb2.FlushCacheRequest()),
-        ("ExplainCache", router_pb2.ExplainCacheRequest()),
     ],
 )
 async def test_an_absent_rpc_is_unimplemented_and_says_so(name: str, request_: object) -> None:

@@ -157,7 +157,26 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.InfoRequest, context: Context
     ) -> worker_pb2.InfoResponse:
         """Tell the limits."""
-        return worker_pb2.InfoResponse(model=self.model, limits=self._limits(), backend="fake")
+        return worker_pb2.InfoResponse(
+            model=self.model,
+            limits=self._limits(),
+            backend="fake",
+            cache_roots=[root.encode() for root in self._script.cache_roots],
+        )
+
+    async def Explain(
+        self, request: worker_pb2.WorkerServiceExplainRequest, context: Context
+    ) -> worker_pb2.WorkerServiceExplainResponse:
+        """Claim that half of the prompt is stored; say what was asked."""
+        asked = request.request
+        tokens = len(_token_ids(asked))
+        return worker_pb2.WorkerServiceExplainResponse(
+            prompt_tokens=tokens,
+            cached=types_pb2.CachedTokens(ssd=tokens // 2),
+            explanation=f"adapter={asked.adapter} salt={asked.cache.salt}",
+            first_differing_block=1,
+            mismatched_fields=["salt"],
+        )
 
     async def Detokenize(
         self, request: worker_pb2.WorkerServiceDetokenizeRequest, context: Context

@@ -1,0 +1,76 @@
+"""Asks the node's cache store; without one, says so.
+
+A call opens a channel of its own: there are few of them, and the store may be another
+incarnation at the next one.
+"""
+
+import grpc
+
+from bramley.common.errors import NotLoaded, WorkerLost
+from bramley.common.rpc import open_channel
+from bramley.protos.v1 import cachestore_pb2, cachestore_pb2_grpc, router_pb2
+from bramley.router.relay import is_lost
+
+RETRY_AFTER_S = 1.0
+
+
+def address_of(told: str) -> str:
+    """Check the address that the node told of its store.
+
+    Returns:
+        The same.
+
+    Raises:
+        NotLoaded: there is none: no store runs.
+    """
+    if not told:
+        raise NotLoaded("the node runs no cache store now", reason="NO_STORE")
+    return told
+
+
+async def flush(
+    address: str, root: bytes, timeout_s: float | None
+) -> router_pb2.FlushCacheResponse:
+    """Have a namespace on the medium, or all of them if ``root`` is empty.
+
+    Returns:
+        What is there, and what could not be written.
+
+    Raises:
+        WorkerLost: the store died under the call.
+        AioRpcError: it answered with an error.
+    """
+    async with open_channel(address) as channel:
+        stub = cachestore_pb2_grpc.CacheStoreServiceStub(channel)
+        try:
+            told = await stub.Flush(cachestore_pb2.FlushRequest(root=root), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if not is_lost(error):
+                raise
+            raise WorkerLost(
+                "the cache store died under the request",
+                reason="STORE_LOST",
+                retry_after_s=RETRY_AFTER_S,
+            ) from error
+    return router_pb2.FlushCacheResponse(
+        ok=told.ok,
+        pending=told.pending,
+        refused=told.refused,
+        failed=told.failed,
+        missing=told.missing,
+        bytes=told.bytes,
+        longest_prefix_tokens=told.longest_prefix_tokens,
+    )
+
+
+def together(answers: list[router_pb2.FlushCacheResponse]) -> router_pb2.FlushCacheResponse:
+    """Add the answers of several namespaces up."""
+    return router_pb2.FlushCacheResponse(
+        ok=all(answer.ok for answer in answers),
+        pending=sum(answer.pending for answer in answers),
+        refused=sum(answer.refused for answer in answers),
+        failed=sum(answer.failed for answer in answers),
+        missing=sum(answer.missing for answer in answers),
+        bytes=sum(answer.bytes for answer in answers),
+        longest_prefix_tokens=max(answer.longest_prefix_tokens for answer in answers),
+    )
