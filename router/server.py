@@ -5,9 +5,9 @@ Whether it runs now, waits or is refused is decided in router/admission.py: the 
 request's way.
 """
 
-import struct
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from importlib.metadata import version
 from time import monotonic
 from typing import Any, NoReturn
@@ -26,6 +26,7 @@ from bramley.common.errors import (
 )
 from bramley.common.ids import ModelName
 from bramley.common.status import to_status
+from bramley.common.wire import is_span, pack_ids, to_duration, to_seconds, unpack_ids
 from bramley.protos.v1 import (
     generation_pb2,
     router_pb2,
@@ -43,6 +44,7 @@ from bramley.router.settings import RouterSettings
 
 Context = grpc.aio.ServicerContext[Any, Any]
 REQUEST_ID_MAX = 256
+N_MAX = 8
 _DETAILS = "grpc-status-details-bin"
 
 
@@ -58,7 +60,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         gates: of each model.
         metrics: of the process.
         registry: of the requests in flight.
-        is_draining: whether it admits nothing more.
+        drain_begun: set once it admits nothing more.
     """
 
     def __init__(self, settings: RouterSettings, epoch: int, workers: Workers) -> None:
@@ -66,7 +68,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         self._epoch = epoch
         self._workers = workers
         self._started_s = monotonic()
-        self.is_draining = False
+        self.drain_begun = asyncio.Event()
         self.metrics = Metrics()
         self.registry = Registry(epoch)
         names = [ModelName(name) for name in settings.models]
@@ -100,7 +102,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         Returns:
             How many ended meanwhile.
         """
-        self.is_draining = True
+        self.drain_begun.set()
         before = self.registry.ended_count
         await self.registry.idle()
         return self.registry.ended_count - before
@@ -109,41 +111,42 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[router_pb2.GenerateResponse]:
         """Stream one generation."""
-        try:
-            gate, wait_max_s = self._check(request)
-        except BramleyError as error:
-            self._count_refusal(request.model, error)
-            raise
-        async with _passing_on(context):
-            with self.registry.enter(request.request_id) as entry:
-                logs.request_id.set(entry.id)
-                relay = Relay(
-                    request,
-                    entry=entry,
-                    gate=gate,
-                    workers=self._workers,
-                    wait_max_s=wait_max_s,
-                    time_remaining=context.time_remaining,
-                    metrics=self._of_model[gate.view.model],
-                )
-                async with aclosing(relay.responses()) as responses:
-                    async for response in responses:
-                        yield response
+        with ExitStack() as stack:
+            try:
+                gate, wait_max_s = self._check(request)
+                entry = stack.enter_context(self.registry.enter(request.request_id))
+            except BramleyError as error:
+                self._count_refusal(request.model, error)
+                raise
+            logs.request_id.set(entry.id)
+            relay = Relay(
+                request,
+                entry=entry,
+                gate=gate,
+                workers=self._workers,
+                wait_max_s=wait_max_s,
+                time_remaining=context.time_remaining,
+                metrics=self._of_model[gate.view.model],
+            )
+            async with _passing_on(context), aclosing(relay.responses()) as responses:
+                async for response in responses:
+                    yield response
 
     def _check(self, request: generation_pb2.GenerateRequest) -> tuple[Gate, float]:
-        if self.is_draining:
+        if self.drain_begun.is_set():
             raise Draining("the router is draining", retry_after_s=RETRY_AFTER_S)
         gate = self._gate(request.model)
         if request.WhichOneof("input") is None:
             raise InvalidRequest("input", "none of chat, text and token_ids is set")
         if len(request.request_id) > REQUEST_ID_MAX:
             raise InvalidRequest("request_id", f"longer than {REQUEST_ID_MAX} characters")
+        if request.HasField("n") and not 1 <= request.n <= N_MAX:
+            raise InvalidRequest("n", f"{request.n} is not within 1 and {N_MAX}")
         wait_max_s = self._settings.queue_timeout_s
         if request.HasField("max_queue_time"):
-            asked_s = request.max_queue_time.ToNanoseconds() / 1e9
-            if asked_s < 0:
-                raise InvalidRequest("max_queue_time", "is negative")
-            wait_max_s = min(wait_max_s, asked_s)
+            if not is_span(request.max_queue_time):
+                raise InvalidRequest("max_queue_time", "is negative, or no time at all")
+            wait_max_s = min(wait_max_s, to_seconds(request.max_queue_time))
         return gate, wait_max_s
 
     def _gate(self, model: str) -> Gate:
@@ -176,20 +179,19 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             asked.text = request.text
         async with _passing_on(context, view):
             prepared = await self._workers.stub(view).Prepare(
-                worker_pb2.PrepareRequest(request=asked),
+                worker_pb2.PrepareRequest(request=asked, tokenize_only=True),
                 timeout=bounded_s(context.time_remaining()),
             )
-        ids = prepared.token_ids_le
-        return router_pb2.TokenizeResponse(token_ids=struct.unpack(f"<{len(ids) // 4}I", ids))
+        return router_pb2.TokenizeResponse(token_ids=unpack_ids(prepared.token_ids_le))
 
     async def Detokenize(
         self, request: router_pb2.DetokenizeRequest, context: Context
     ) -> router_pb2.DetokenizeResponse:
         """Answer with the text of ids."""
         view = self._ready(request.model)
-        ids = struct.pack(f"<{len(request.token_ids)}I", *request.token_ids)
         asked = worker_pb2.WorkerServiceDetokenizeRequest(
-            token_ids_le=ids, skip_special_tokens=request.skip_special_tokens
+            token_ids_le=pack_ids(request.token_ids),
+            skip_special_tokens=request.skip_special_tokens,
         )
         async with _passing_on(context, view):
             answer = await self._workers.stub(view).Detokenize(
@@ -238,16 +240,15 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
     ) -> router_pb2.GetStatusResponse:
         """Tell of the router as a whole."""
         gates = self.gates.values()
-        status = router_pb2.GetStatusResponse(
+        return router_pb2.GetStatusResponse(
             version=version("bramley"),
             epoch=self._epoch,
-            draining=self.is_draining,
+            uptime=to_duration(monotonic() - self._started_s),
+            draining=self.drain_begun.is_set(),
             models=map(_model, gates),
             requests_running=sum(gate.running_count for gate in gates),
             requests_waiting=sum(gate.waiting_count for gate in gates),
         )
-        status.uptime.FromNanoseconds(int((monotonic() - self._started_s) * 1e9))
-        return status
 
     async def Drain(
         self, request: router_pb2.DrainRequest, context: Context

@@ -3,7 +3,7 @@
 Text, token ids and counts are cut at the same token: the one that completed the answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from google.protobuf import duration_pb2
 
@@ -53,8 +53,17 @@ class Answer:
         if not seated.restored:
             self.cached.Clear()
 
-    def delta(self, tokens: Sequence[Token]) -> generation_pb2.Delta | None:
-        """Take tokens, up to the one that ends the answer; None if nothing is to be sent."""
+    def deltas(self, tokens: Sequence[Token]) -> Iterator[generation_pb2.Delta]:
+        """Take tokens, up to the one that ends the answer, in as few Deltas as are asked for."""
+        size = self._stream.max_tokens_per_message or max(len(tokens), 1)
+        for start in range(0, len(tokens), size):
+            if self.finished is not None:
+                return
+            delta = self._delta(tokens[start : start + size])
+            if delta.text or delta.token_ids:
+                yield delta
+
+    def _delta(self, tokens: Sequence[Token]) -> generation_pb2.Delta:
         delta = generation_pb2.Delta()
         text: list[str] = []
         for token in tokens:
@@ -69,7 +78,7 @@ class Answer:
             delta.text = "".join(text)
         if self._stream.omit_token_ids:
             delta.ClearField("token_ids")
-        return delta if delta.text or delta.token_ids else None
+        return delta
 
     def _text(self, token: Token) -> str:
         finish = token.finish

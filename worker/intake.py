@@ -28,6 +28,8 @@ _UNSERVED = (
     "reasoning",
     "logprobs",
     "adapter",
+    "speculation",
+    "stream.max_delay",
     "stop.min_tokens",
     "stop.bad_words",
     "sampling.xtc_probability",
@@ -45,11 +47,13 @@ class ModelFacts:
     """What a request is checked against.
 
     Attributes:
+        token_characters_max: of the longest token.
         defaults: of its generation_config: temperature, top_p, top_k, min_p.
     """
 
     context_tokens: int
     vocabulary: int
+    token_characters_max: int
     eos_token_ids: frozenset[int]
     defaults: Mapping[str, float]
 
@@ -103,6 +107,22 @@ def _check_stop(stop: types_pb2.StopConditions) -> None:
             )
 
 
+def check_text(characters: int, field: str, facts: ModelFacts) -> None:
+    """Refuse a text that cannot fit the context, before it is tokenized.
+
+    Args:
+        characters: of the whole input.
+        field: where it came in.
+        facts: of the model; the longest token bounds how few tokens a text can be.
+
+    Raises:
+        ContextTooLong: even if every token were the longest.
+    """
+    fewest = -(-characters // facts.token_characters_max)
+    if fewest > facts.context_tokens:
+        raise ContextTooLong(field, prompt=fewest, max_tokens=1, limit=facts.context_tokens)
+
+
 def check_tokens(
     request: generation_pb2.GenerateRequest, prompt: Sequence[int], facts: ModelFacts
 ) -> int:
@@ -119,6 +139,12 @@ def check_tokens(
     name = request.WhichOneof("input") or "input"
     if not prompt:
         raise InvalidRequest(name, "is empty: there is no token to go on from")
+    room = facts.context_tokens - len(prompt)
+    asked = request.stop.max_tokens if request.stop.HasField("max_tokens") else None
+    if room < (asked or 1):
+        raise ContextTooLong(
+            name, prompt=len(prompt), max_tokens=asked or 1, limit=facts.context_tokens
+        )
     if max(prompt) >= facts.vocabulary:
         wrong = next(token for token in prompt if token >= facts.vocabulary)
         raise InvalidRequest(name, f"id {wrong} is outside the vocabulary of {facts.vocabulary}")
@@ -127,12 +153,6 @@ def check_tokens(
             raise InvalidRequest(
                 "stop.token_ids", f"id {token} is outside the vocabulary of {facts.vocabulary}"
             )
-    room = facts.context_tokens - len(prompt)
-    asked = request.stop.max_tokens if request.stop.HasField("max_tokens") else None
-    if room < (asked or 1):
-        raise ContextTooLong(
-            name, prompt=len(prompt), max_tokens=asked or 1, limit=facts.context_tokens
-        )
     return asked or room
 
 

@@ -58,6 +58,28 @@ def load(
     Raises:
         ModelError: in one sentence why this model cannot be served.
     """
+    try:
+        return _load(settings, numerics, slots, progress)
+    except _FAULTS as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        raise ModelError(f"{settings.path} cannot be served: {told}") from error
+
+
+# Whatever odd files make the libraries that read them trip over.
+_FAULTS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+def _load(
+    settings: WorkerSettings, numerics: str, slots: Slots, progress: Callable[[float], None]
+) -> tuple[Executor, Loaded]:
     # mlx-lm and transformers take 1.5 s to import: not before the sockets are bound.
     from bramley.worker.models.mlx_lm import layer_caches, load_model, load_tokenizer  # noqa: PLC0415
 
@@ -96,6 +118,7 @@ def load(
             facts=ModelFacts(
                 context_tokens=context,
                 vocabulary=model.vocabulary,
+                token_characters_max=tokenizer.token_characters_max,
                 eos_token_ids=eos,
                 defaults=model.generation_defaults,
             ),

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-from google.protobuf import json_format
 
 from bramley.cachestore import keys
 from bramley.cachestore.client import StoreClient
@@ -29,7 +28,10 @@ from bramley.worker.loading import Loaded
 from bramley.worker.prefix import PrefixCache
 from bramley.worker.request import Request
 from bramley.worker.text.boundary import StableBoundary
-from bramley.worker.text.chat import render
+from bramley.worker.text.chat import characters, conversation, render
+
+TOKENIZE_CHARACTERS_MAX = 4 << 20
+DETOKENIZE_IDS_MAX = 1 << 20
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -121,6 +123,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.PrepareResponse:
         """Tokenize and check."""
         loaded = self._serving()
+        if request.tokenize_only:
+            ids = await self._tokenize(request.request, TOKENIZE_CHARACTERS_MAX)
+            return worker_pb2.PrepareResponse(token_ids_le=array("I", ids).tobytes())
         intake.check_fields(request.request)
         ids = await self._tokenize(request.request)
         max_tokens = intake.check_tokens(request.request, ids, loaded.facts)
@@ -177,12 +182,17 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Ids to text."""
         loaded = self._serving()
         ids = list(array("I", request.token_ids_le))
+        if len(ids) > DETOKENIZE_IDS_MAX:
+            raise InvalidRequest("token_ids", f"{len(ids)} is over {DETOKENIZE_IDS_MAX}")
         if wrong := [token for token in ids if token >= loaded.facts.vocabulary]:
             raise InvalidRequest(
                 "token_ids",
                 f"id {wrong[0]} is outside the vocabulary of {loaded.facts.vocabulary}",
             )
-        text = loaded.tokenizer.decode(ids, skip_special_tokens=request.skip_special_tokens)
+        decode = functools.partial(
+            loaded.tokenizer.decode, ids, skip_special_tokens=request.skip_special_tokens
+        )
+        text = await asyncio.get_running_loop().run_in_executor(self._text, decode)
         return worker_pb2.WorkerServiceDetokenizeResponse(text=text)
 
     async def Explain(
@@ -255,7 +265,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> int:
         if request.WhichOneof("input") != "chat" or request.chat.continue_final_message:
             return len(ids)
-        find = functools.partial(self._boundaries.of, *_conversation(request.chat), ids)
+        find = functools.partial(self._boundaries.of, *conversation(request.chat), ids)
         return await asyncio.get_running_loop().run_in_executor(self._text, find)
 
     def _open(self, request_id: str, request: generation_pb2.GenerateRequest) -> Inbox:
@@ -273,16 +283,23 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._idle.set()
         self._board.changed()
 
-    async def _tokenize(self, request: generation_pb2.GenerateRequest) -> Sequence[int]:
-        tokenizer = self._serving().tokenizer
-        loop = asyncio.get_running_loop()
+    async def _tokenize(
+        self, request: generation_pb2.GenerateRequest, characters_max: int | None = None
+    ) -> Sequence[int]:
+        loaded = self._serving()
+        tokenizer, loop = loaded.tokenizer, asyncio.get_running_loop()
+        size = characters(request)
+        if characters_max is None:
+            intake.check_text(size, request.WhichOneof("input") or "input", loaded.facts)
+        elif size > characters_max:
+            raise InvalidRequest("input", f"{size} characters is over {characters_max}")
         match request.WhichOneof("input"):
             case "token_ids":
                 return request.token_ids.ids
             case "text":
                 return await loop.run_in_executor(self._text, tokenizer.encode, request.text)
             case "chat":
-                messages, kwargs = _conversation(request.chat)
+                messages, kwargs = conversation(request.chat)
                 rendering = functools.partial(
                     render,
                     tokenizer,
@@ -299,8 +316,10 @@ def _responses(
     outputs: Sequence[Output], answer: Answer, prompt_tokens: int
 ) -> list[worker_pb2.WorkerServiceGenerateResponse]:
     """Turn what gathered while the last message was sent into as few messages as possible."""
+    # A failure counts only if the answer did not end before it.
     responses: list[worker_pb2.WorkerServiceGenerateResponse] = []
     tokens: list[Token] = []
+    failed: Failed | None = None
     for output in outputs:
         match output:
             case Seated():
@@ -314,44 +333,14 @@ def _responses(
                 responses.append(worker_pb2.WorkerServiceGenerateResponse(progress=progress))
             case Token():
                 tokens.append(output)
-            case Failed(error=error):
-                raise error
+            case Failed():
+                failed = output
             case Saved():
                 pass
-    if delta := answer.delta(tokens):
-        responses.append(worker_pb2.WorkerServiceGenerateResponse(delta=delta))
+    for delta in answer.deltas(tokens):
+        responses.append(worker_pb2.WorkerServiceGenerateResponse(delta=delta))  # noqa: PERF401
+    if failed is not None and answer.finished is None:
+        raise failed.error
     if answer.finished is not None:
         responses.append(worker_pb2.WorkerServiceGenerateResponse(finished=answer.finished))
     return responses
-
-
-def _conversation(chat: types_pb2.ChatInput) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A conversation and its template's switches, as templates take them."""
-    try:
-        kwargs = json_format.MessageToDict(chat.template_kwargs)
-    except json_format.SerializeToJsonError as error:  # NaN or infinity
-        raise InvalidRequest("chat.template_kwargs", str(error)) from error
-    return [_message(message) for message in chat.messages], kwargs
-
-
-def _message(message: types_pb2.ChatMessage) -> dict[str, Any]:
-    """A chat message as templates expect it: content None where it was absent."""
-    parts = [part.text for part in message.parts]
-    content = "".join(parts) if parts else message.content
-    plain: dict[str, Any] = {
-        "role": message.role,
-        "content": content if parts or message.HasField("content") else None,
-    }
-    if message.tool_calls:
-        plain["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments_json},
-            }
-            for call in message.tool_calls
-        ]
-    for name in ("tool_call_id", "name", "reasoning_content"):
-        if value := getattr(message, name):
-            plain[name] = value
-    return plain

@@ -7,6 +7,7 @@ transformers (1.5 s); load the BLAS first.
 import contextlib
 import hashlib
 import json
+import logging
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from mlx import nn
 from mlx import utils as trees
 
 from bramley.worker.models.errors import ModelError
+
+log = logging.getLogger(__name__)
 
 _FILE_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -263,15 +266,18 @@ def _config_eos_token_ids(folder: Path) -> frozenset[int]:
     return frozenset(found)
 
 
-_DEFAULT_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+# What a generation_config.json may set of the sampling, and from where to where.
+_DEFAULTS = {"temperature": (0, 100), "top_p": (0, 1), "top_k": (-1, 1 << 31), "min_p": (0, 1)}
 
 
 def _generation_defaults(generation: Mapping[str, Any]) -> dict[str, float]:
-    defaults = {
-        key: float(generation[key])
-        for key in _DEFAULT_KEYS
-        if isinstance(generation.get(key), int | float)
-    }
+    defaults: dict[str, float] = {}
+    for key, (low, high) in _DEFAULTS.items():
+        value = generation.get(key)
+        if isinstance(value, int | float) and low <= value <= high:  # NaN is not
+            defaults[key] = float(value)
+        elif value is not None:
+            log.warning("generation_config.json: %s of %r is not used", key, value)
     if generation.get("do_sample") is False:
         defaults["temperature"] = 0.0
     return defaults

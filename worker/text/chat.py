@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import jinja2
+from google.protobuf import json_format
 
 from bramley.common.errors import InvalidRequest
+from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.worker.text.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
@@ -32,6 +34,53 @@ _RESERVED = frozenset(
         "truncation",
     }
 )
+
+
+def characters(request: generation_pb2.GenerateRequest) -> int:
+    """Count what will be tokenized; what a template adds is little beside the bound."""
+    messages = request.chat.messages
+    return len(request.text) + sum(
+        len(message.content) + sum(len(part.text) for part in message.parts) for message in messages
+    )
+
+
+def conversation(chat: types_pb2.ChatInput) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Turn a conversation and its template's switches into what ``render`` takes.
+
+    Returns:
+        Messages and switches.
+
+    Raises:
+        InvalidRequest: a number that JSON does not know.
+    """
+    try:
+        kwargs = json_format.MessageToDict(chat.template_kwargs)
+    except json_format.SerializeToJsonError as error:  # NaN or infinity
+        raise InvalidRequest("chat.template_kwargs", str(error)) from error
+    return [_message(message) for message in chat.messages], kwargs
+
+
+def _message(message: types_pb2.ChatMessage) -> dict[str, Any]:
+    """A chat message as templates expect it: content None where it was absent."""
+    parts = [part.text for part in message.parts]
+    content = "".join(parts) if parts else message.content
+    plain: dict[str, Any] = {
+        "role": message.role,
+        "content": content if parts or message.HasField("content") else None,
+    }
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments_json},
+            }
+            for call in message.tool_calls
+        ]
+    for name in ("tool_call_id", "name", "reasoning_content"):
+        if value := getattr(message, name):
+            plain[name] = value
+    return plain
 
 
 def render(
@@ -60,6 +109,9 @@ def render(
     """
     if not tokenizer.has_chat_template:
         raise InvalidRequest("chat", "this model has no chat template: send text instead")
+    if continue_final_message and messages and messages[-1].get("role") != "assistant":
+        problem = "needs a last message of the assistant to go on from"
+        raise InvalidRequest("chat.continue_final_message", problem)
     if not messages:
         raise InvalidRequest("chat.messages", "at least one message is needed")
     switches = dict(template_kwargs or {})

@@ -7,42 +7,54 @@ end at the same place the longest. Text that may still become a match is held ba
 from collections.abc import Sequence
 
 
+class _Progress:
+    """How much of one string the text ends on (Knuth, Morris and Pratt 1977)."""
+
+    def __init__(self, string: str) -> None:
+        self.string = string
+        self.length = 0
+        # For each length of a partial match, the longest shorter one that also ends there.
+        self._shorter = [0] * (len(string) + 1)
+        reached = 0
+        for end in range(1, len(string)):
+            while reached and string[end] != string[reached]:
+                reached = self._shorter[reached]
+            reached += string[end] == string[reached]
+            self._shorter[end + 1] = reached
+
+    def step(self, character: str) -> bool:
+        """Take one more character; return whether the string is complete."""
+        length, string = self.length, self.string
+        while length and string[length] != character:
+            length = self._shorter[length]
+        self.length = length + (string[length] == character)
+        return self.length == len(string)
+
+
 class StopStrings:
-    """One answer's matcher."""
+    """One answer's matcher. A character costs a few comparisons a string, however long it is."""
 
     def __init__(self, strings: Sequence[str], *, include_stop: bool = False) -> None:
-        self._strings = strings
+        self._progress = [_Progress(string) for string in dict.fromkeys(strings)]
         self._include_stop = include_stop
         self._held = ""
         self.matched: str | None = None
 
     def push(self, text: str) -> str:
         """Take more text and return what may be shown; ``matched`` tells of an end."""
-        if not self._strings:
+        if not self._progress:
             return text
-        text = self._held + text
-        ends: list[tuple[int, int, str]] = [
-            (start + len(string), -len(string), string)
-            for string in self._strings
-            if (start := text.find(string)) >= 0
-        ]
-        if ends:
-            end, _, matched = min(ends)
-            self.matched, self._held = matched, ""
-            return text[: end if self._include_stop else end - len(matched)]
-        held = max(_overlap(text, string) for string in self._strings)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
+        whole = self._held + text
+        for place, character in enumerate(text, len(self._held) + 1):
+            complete = [one.string for one in self._progress if one.step(character)]
+            if complete:
+                self.matched, self._held = max(complete, key=len), ""
+                return whole[: place if self._include_stop else place - len(self.matched)]
+        held = max(one.length for one in self._progress)
+        self._held = whole[len(whole) - held :]
+        return whole[: len(whole) - held]
 
     def flush(self) -> str:
         """Return what was held back: the text has ended without a match."""
         text, self._held = self._held, ""
         return text
-
-
-def _overlap(text: str, string: str) -> int:
-    """Return how much of the text's end is a beginning of ``string``, short of all of it."""
-    for length in range(min(len(text), len(string) - 1), 0, -1):
-        if text.endswith(string[:length]):
-            return length
-    return 0

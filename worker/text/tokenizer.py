@@ -13,6 +13,7 @@ class Tokenizer:
     Attributes:
         eos_token_ids: every end token, by the model's files and by the tokenizer itself.
         vocabulary: how many ids it knows; the model may have more logits.
+        token_characters_max: of the longest token: no token stands for more of a text.
         has_chat_template: whether a conversation can be rendered.
     """
 
@@ -20,6 +21,8 @@ class Tokenizer:
         self.wrapper = cast("Any", wrapper)  # mlx-lm gives it no useful types
         self.eos_token_ids: frozenset[int] = frozenset(self.wrapper.eos_token_ids)
         self.vocabulary: int = len(self.wrapper)
+        # A byte-level vocabulary writes each byte as one character, so this bounds both kinds.
+        self.token_characters_max = max(map(len, cast("dict[str, int]", self.wrapper.get_vocab())))
         self.has_chat_template: bool = self.wrapper.has_chat_template
         added: Mapping[int, Any] = self.wrapper.added_tokens_decoder
         self._special = frozenset(number for number, token in added.items() if token.special)

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from google.protobuf import duration_pb2
 
 from bramley.common.errors import ContextTooLong, InvalidRequest
 from bramley.protos.v1 import generation_pb2, types_pb2
@@ -14,6 +15,7 @@ from bramley.worker.request import Request
 FACTS = ModelFacts(
     context_tokens=64,
     vocabulary=300,
+    token_characters_max=10,
     eos_token_ids=frozenset({256, 257}),
     defaults={"temperature": 0.6, "top_k": 20.0},
 )
@@ -54,6 +56,11 @@ BAD = [
     ("tools", request(tools=[types_pb2.Tool(name="f")])),
     ("constraint", request(constraint=types_pb2.Constraint(regex="a"))),
     ("adapter", request(adapter="a")),
+    ("speculation", request(speculation=types_pb2.SpeculationOptions(disabled=True))),
+    (
+        "stream.max_delay",
+        request(stream=types_pb2.StreamOptions(max_delay=duration_pb2.Duration(seconds=1))),
+    ),
 ]
 
 
@@ -119,6 +126,13 @@ def test_b009_prompt_and_answer_fit_the_context_or_are_refused(
         "max_tokens": str(asked),
         "limit": "64",
     }
+
+
+def test_b009_a_text_that_cannot_fit_is_refused_before_it_is_tokenized() -> None:
+    intake.check_text(640, "text", FACTS)
+    with pytest.raises(ContextTooLong) as raised:
+        intake.check_text(641, "text", FACTS)
+    assert raised.value.facts["prompt"] == "65"
 
 
 def test_b009_without_a_limit_the_answer_takes_the_room_left() -> None:

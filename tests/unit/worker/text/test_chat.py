@@ -38,9 +38,16 @@ def test_an_answer_is_opened_unless_the_last_message_goes_on() -> None:
     renderer = Renderer()
     chat.render(renderer.tokenizer, [USER])
     assert renderer.options["add_generation_prompt"]
-    chat.render(renderer.tokenizer, [USER], continue_final_message=True)
+    opened = {"role": "assistant", "content": "It is"}
+    chat.render(renderer.tokenizer, [USER, opened], continue_final_message=True)
     assert not renderer.options["add_generation_prompt"]
     assert renderer.options["continue_final_message"]
+
+
+def test_only_the_assistant_s_own_message_can_be_continued() -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        chat.render(Renderer().tokenizer, [USER], continue_final_message=True)
+    assert raised.value.field == "chat.continue_final_message"
 
 
 def test_templates_see_strings_for_absent_content_and_for_text_parts() -> None:

@@ -1,6 +1,7 @@
 """Stop strings over any pieces of the same text give the same text."""
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,16 @@ def test_only_what_may_become_a_match_is_held_back() -> None:
     matcher = StopStrings(["</end>"])
     assert matcher.push("a </") == "a "
     assert matcher.push("b") == "</b"
+
+
+def test_many_long_strings_that_almost_match_cost_little() -> None:
+    stops = ["abc " * 255 + f"X{number}" for number in range(64)]
+    matcher = StopStrings(stops)
+    began_s = time.process_time()
+    for _ in range(1500):
+        matcher.push("abc ")
+    per_token_s = (time.process_time() - began_s) / 1500
+    assert per_token_s < 1e-3  # a thousandth of a second for four characters and 64 strings
 
 
 @given(
