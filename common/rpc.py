@@ -5,17 +5,17 @@ answer 5 s (``ping_timeout_ms``: gRPC's own default of a minute hides a stopped 
 servers take any number of pings. docs/protocol.md lists the figures.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from bramley.common.errors import BramleyError, EngineFault
+from bramley.common.errors import BramleyError, EngineFault, InvalidRequest
 from bramley.common.status import to_status
 
 log = logging.getLogger(__name__)
@@ -106,21 +106,38 @@ class ErrorBoundary(grpc.aio.ServerInterceptor):
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(
                 _guard_unary(handler.unary_unary),
-                handler.request_deserializer,
+                _readable(handler.request_deserializer),
                 handler.response_serializer,
             )
         if handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(
                 _guard_stream(handler.unary_stream),
-                handler.request_deserializer,
+                _readable(handler.request_deserializer),
                 handler.response_serializer,
             )
         return handler
 
 
+def _readable(deserializer: Any) -> Any:
+    # What is raised here would reach the client as UNKNOWN, so that it is handed on instead.
+    def deserialize(data: bytes) -> Any:
+        try:
+            return deserializer(data)
+        except DecodeError as error:
+            return InvalidRequest("request", f"is not the message of this call: {error}")
+
+    return deserialize
+
+
+def _refuse_unreadable(request: Any) -> None:
+    if isinstance(request, InvalidRequest):
+        raise request
+
+
 def _guard_unary(behaviour: Any) -> Any:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
+            _refuse_unreadable(request)
             return await behaviour(request, context)
         except Exception as error:  # noqa: BLE001
             await _abort(error, context)
@@ -133,6 +150,7 @@ def _guard_stream(behaviour: Any) -> Any:
     # the handler's own `finally` would wait for the garbage collector.
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:
+            _refuse_unreadable(request)
             async with aclosing(behaviour(request, context)) as responses:
                 async for response in responses:
                     await context.write(response)
@@ -149,13 +167,3 @@ async def _abort(error: Exception, context: grpc.aio.ServicerContext[Any, Any]) 
         log.error("a handler failed", exc_info=error)
         error = EngineFault(f"{type(error).__name__}: {error}"[:500])
     await context.abort_with_status(to_status(error))
-
-
-async def wait_ready(channel: grpc.aio.Channel, timeout_s: float) -> None:
-    """Wait until ``channel`` is connected.
-
-    Raises:
-        TimeoutError: it was not within ``timeout_s``.
-    """
-    async with asyncio.timeout(timeout_s):
-        await channel.channel_ready()

@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
+from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from bramley.common.errors import BramleyError, InvalidRequest, UnknownResource
+from bramley.common.wire import to_duration, to_seconds
 
 DOMAIN = "bramley"
 
@@ -16,27 +17,30 @@ DOMAIN = "bramley"
 def to_status(error: BramleyError) -> grpc.Status:
     """Build the status that ``context.abort_with_status`` takes; details stay below 4 KB."""
     code = grpc.StatusCode[error.code]
-    status = status_pb2.Status(code=code.value[0], message=error.message[:1000])
+    status = status_pb2.Status(code=code.value[0], message=_cut(error.message, 1000))
     status.details.extend(_packed(_details(error)))
     return rpc_status.to_status(status)
 
 
 def _details(error: BramleyError) -> Iterable[Message]:
-    facts = {key: value[:256] for key, value in error.facts.items()}
+    facts = {key: _cut(value, 256) for key, value in error.facts.items()}
     yield error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts)
     if isinstance(error, InvalidRequest):
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=error.field, description=error.problem[:1000]
+            field=error.field, description=_cut(error.problem, 1000)
         )
         yield error_details_pb2.BadRequest(field_violations=[violation])
     if isinstance(error, UnknownResource):
         yield error_details_pb2.ResourceInfo(
-            resource_type=error.kind, resource_name=error.name[:256]
+            resource_type=error.kind, resource_name=_cut(error.name, 256)
         )
     if error.retry_after_s is not None:
-        delay = duration_pb2.Duration()
-        delay.FromNanoseconds(int(error.retry_after_s * 1e9))
-        yield error_details_pb2.RetryInfo(retry_delay=delay)
+        yield error_details_pb2.RetryInfo(retry_delay=to_duration(error.retry_after_s))
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    # A lone surrogate, which no message can hold, is shown as a question mark.
+    return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
 
 
 def _packed(messages: Iterable[Message]) -> Iterable[any_pb2.Any]:
@@ -68,7 +72,7 @@ class RemoteError(BramleyError):
             detail.Unpack(info)
             detail.Unpack(violations)
             if detail.Unpack(retry):
-                retry_after_s = retry.retry_delay.ToNanoseconds() / 1e9
+                retry_after_s = to_seconds(retry.retry_delay)
         super().__init__(
             text or self.status_code.name,
             reason=info.reason or self.status_code.name,

@@ -64,7 +64,7 @@ class WorkerView:
     @property
     def state(self) -> State:
         """What clients are told."""
-        if self.is_failed or self.process == node_pb2.PROCESS_STATE_BACKOFF:
+        if self.is_failed:
             return types_pb2.MODEL_STATE_FAILED
         if self.process == node_pb2.PROCESS_STATE_STOPPING:
             return types_pb2.MODEL_STATE_DRAINING
@@ -144,7 +144,8 @@ def apply(view: WorkerView, event: Event) -> WorkerView:
         case StartTaken():
             return replace(view, refusal="")
         case LoadSeen(epoch, load):
-            return _load_seen(view, load) if epoch == view.epoch else view
+            is_heard = epoch == view.epoch and view.is_running
+            return _load_seen(view, load) if is_heard else view
         case LoadLost(epoch):
             return replace(view, load=None) if epoch == view.epoch else view
 

@@ -11,6 +11,7 @@ from time import monotonic
 
 from bramley.common.errors import NoReadyWorker, Overloaded, QueueTimeout
 from bramley.common.ids import ModelName, RequestId
+from bramley.common.wire import short_name
 from bramley.protos.v1 import types_pb2
 from bramley.router.admission import Line, QueueFull, retry_after_s
 from bramley.router.fleet import WorkerView
@@ -145,8 +146,8 @@ class Place:
         """Requests before it in the queue."""
         return self._line.position(self._request)
 
-    async def worker(self, after_epoch: int = -1) -> WorkerView:
-        """Wait for a ready worker, of a newer incarnation than ``after_epoch``.
+    async def worker(self) -> WorkerView:
+        """Wait for a ready worker.
 
         Returns:
             The worker.
@@ -154,7 +155,7 @@ class Place:
         Raises:
             NoReadyWorker: waiting is in vain.
         """
-        while (view := self._gate.choose()) is None or view.epoch <= after_epoch:
+        while (view := self._gate.choose()) is None:
             self._gate.refuse_if_failed()
             self.news.clear()
             await self.news.wait()
@@ -205,7 +206,7 @@ async def within(gate: Gate, wait_max_s: float, since_s: float) -> AsyncGenerato
                 facts={**facts, "depth": gate.waiting_count},
                 retry_after_s=RETRY_AFTER_S,
             ) from None
-        state = types_pb2.ModelState.Name(view.state).removeprefix("MODEL_STATE_")
+        state = short_name(types_pb2.ModelState, view.state)
         raise QueueTimeout(
             f"model {view.model!r} was not ready within {elapsed_s:.1f} s: {state}",
             reason="MODEL_LOADING",

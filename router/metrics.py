@@ -6,6 +6,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from bramley.common.ids import ModelName
+from bramley.common.wire import short_name
 from bramley.protos.v1 import types_pb2
 
 _SHORT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -27,10 +28,10 @@ TABLE: tuple[tuple[str, Any, str, tuple[str, ...], tuple[float, ...]], ...] = (
 )
 PREFIX = "bramley_router_"
 SOURCES = ("client", "abort")
-_STATES = [name.removeprefix("MODEL_STATE_") for name in types_pb2.ModelState.keys()[1:]]
+_STATES = [short_name(types_pb2.ModelState, state) for state in types_pb2.ModelState.values()[1:]]
 _FINISHES: dict[int, str] = {
-    number: name.removeprefix("FINISH_REASON_").lower()
-    for name, number in types_pb2.FinishReason.items()
+    reason: short_name(types_pb2.FinishReason, reason).lower()
+    for reason in types_pb2.FinishReason.values()
 }
 
 
@@ -64,7 +65,7 @@ class ModelMetrics:
 
     def set_state(self, state: types_pb2.ModelState.ValueType) -> None:
         """Show the state the model is in."""
-        current = types_pb2.ModelState.Name(state).removeprefix("MODEL_STATE_")
+        current = short_name(types_pb2.ModelState, state)
         for name, gauge in self._states.items():
             gauge.set(name == current)
 

@@ -34,6 +34,7 @@ class Router:
     Attributes:
         watch: what it knows of the node.
         server: its public service.
+        watch: what it knows of its workers.
         addresses: where it answers, by kind.
     """
 
@@ -71,6 +72,7 @@ class Router:
                 running = [
                     tasks.create_task(self.watch.run()),
                     tasks.create_task(self._keep_telling(health)),
+                    tasks.create_task(self._tell_of_drain(health)),
                 ]
                 try:
                     yield
@@ -96,6 +98,10 @@ class Router:
             await self._news.wait()
             self._news.clear()
             await self._tell(health)
+
+    async def _tell_of_drain(self, health: "HealthServicer") -> None:
+        await self.server.drain_begun.wait()
+        await health.enter_graceful_shutdown()  # for every name, for good
 
     async def _tell(self, health: "HealthServicer") -> None:
         await health.set(SERVICE, HealthCheckResponse.SERVING)

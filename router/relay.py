@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
 
 from bramley.common.errors import BramleyError, Draining, NoReadyWorker, WorkerLost
 from bramley.common.logs import facts
 from bramley.common.status import RemoteError
+from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2, worker_pb2
 from bramley.router.fleet import WorkerView
 from bramley.router.gate import Gate, Place, within
@@ -116,7 +116,7 @@ class Relay:
         self._finish = 0
         self._is_accepted = False
         count = request.n if request.HasField("n") else 1
-        self._usage = {index: types_pb2.Usage() for index in range(max(count, 1))}
+        self._usage = {index: types_pb2.Usage() for index in range(count)}
         self._unfinished = set(self._usage)
 
     @property
@@ -169,26 +169,24 @@ class Relay:
 
     async def _prepare(self, place: Place) -> worker_pb2.PrepareResponse:
         question = worker_pb2.PrepareRequest(request=self._request)
-        after_epoch = -1
         attempts_left = PREPARE_ATTEMPTS
         while True:
             async with within(self._gate, self._wait_max_s, self._received_s):
-                view = await place.worker(after_epoch)
+                view = await place.worker()
             try:
                 return await self._workers.stub(view).Prepare(
                     question, timeout=bounded_s(self._time_remaining())
                 )
             except grpc.aio.AioRpcError as error:
-                attempts_left -= 1
-                if is_lost(error):
-                    self._workers.lost(view)
-                elif self._is_unanswered(error):
+                if self._is_unanswered(error):
                     raise self._silent(view) from error
+                if is_lost(error):
+                    attempts_left -= 1
                 elif not _is_draining(error):
                     raise
+                self._workers.lost(view)
                 if not attempts_left:
                     raise self._lost(view) from error
-                after_epoch = view.epoch
 
     async def _forward(self, view: WorkerView, prepared: worker_pb2.PrepareResponse) -> None:
         message = worker_pb2.WorkerServiceGenerateRequest(
@@ -219,7 +217,7 @@ class Relay:
                 self._outbox.put(delta)
             case "started":
                 started = response.started
-                started.queue_wait.CopyFrom(_duration(self._queue_s))
+                started.queue_wait.CopyFrom(to_duration(self._queue_s))
                 started.worker = f"{view.model}-{view.epoch}"
                 for usage in self._usage.values():
                     usage.prompt_tokens = started.prompt_tokens
@@ -253,9 +251,9 @@ class Relay:
                 self._is_accepted = True
                 return router_pb2.GenerateResponse(accepted=event)
             case generation_pb2.Finished():
-                event.timings.queue.CopyFrom(_duration(self._queue_s))
-                event.timings.ttft.CopyFrom(_duration(self._ttft_s))
-                event.timings.total.CopyFrom(_duration(self._clock() - self._received_s))
+                event.timings.queue.CopyFrom(to_duration(self._queue_s))
+                event.timings.ttft.CopyFrom(to_duration(self._ttft_s))
+                event.timings.total.CopyFrom(to_duration(self._clock() - self._received_s))
                 self._finish = event.reason
                 return router_pb2.GenerateResponse(finished=event)
 
@@ -314,9 +312,3 @@ class Relay:
             self._metrics.ended(code, self._finish)
             self._metrics.duration.observe(self._clock() - self._received_s)
             self._metrics.generated_tokens.inc(self.tokens_sent)
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromNanoseconds(int(seconds * 1e9))
-    return duration

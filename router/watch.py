@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from bramley.common.ids import ModelName
 from bramley.common.logs import facts
 from bramley.common.rpc import open_channel
 from bramley.common.status import RemoteError
+from bramley.common.wire import short_name
 from bramley.protos.v1 import node_pb2, node_pb2_grpc, types_pb2, worker_pb2, worker_pb2_grpc
 from bramley.router import fleet
 from bramley.router.fleet import WorkerView
@@ -77,8 +78,16 @@ class Watch:
         return link.stub
 
     def lost(self, view: WorkerView) -> None:
-        """Believe a worker to be gone until it reports again: a call to it broke."""
+        """Believe a worker to be gone until it reports again: a call to it broke.
+
+        What its stream of reports still holds may be from before: only a new one counts.
+        """
+        link = self._links.get(view.model)
+        if link is None or link.epoch != view.epoch or self.views[view.model].load is None:
+            return
         self._apply(view.model, fleet.LoadLost(view.epoch))
+        link.task.cancel()
+        self._links[view.model] = replace(link, task=self._reports(view, link.stub))
 
     async def run(self) -> None:
         """Follow the node and its workers until cancelled."""
@@ -140,11 +149,12 @@ class Watch:
         if view.is_running:
             channel = open_channel(view.address)
             stub = worker_pb2_grpc.WorkerServiceStub(channel)
-            following = _again_and_again(
-                f"worker {view.model}", partial(self._follow_reports, view, stub)
-            )
-            task = self._tasks.create_task(following)
+            task = self._reports(view, stub)
             self._links[view.model] = _Link(view.epoch, channel, stub, task)
+
+    def _reports(self, view: WorkerView, stub: "WorkerServiceAsyncStub") -> asyncio.Task[None]:
+        following = partial(self._follow_reports, view, stub)
+        return self._tasks.create_task(_again_and_again(f"worker {view.model}", following))
 
     async def _follow_reports(
         self, view: WorkerView, stub: "WorkerServiceAsyncStub", backoff: "_Backoff"
@@ -168,7 +178,7 @@ class Watch:
         if view == before:
             return
         if view.state != before.state:
-            state = types_pb2.ModelState.Name(view.state).removeprefix("MODEL_STATE_")
+            state = short_name(types_pb2.ModelState, view.state)
             log.info("model state", extra=facts(model=name, state=state, epoch=view.epoch))
         self._changed(view, before)
 

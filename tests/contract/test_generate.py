@@ -1,6 +1,7 @@
 """What a Generate stream promises, against the router and fake workers."""
 
 import asyncio
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -100,6 +101,22 @@ async def test_progress_comes_between_started_and_the_first_delta() -> None:
             grpc.StatusCode.INVALID_ARGUMENT,
             "max_queue_time",
         ),
+        (
+            {"max_queue_time": Duration(seconds=2**63 - 1)},
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "max_queue_time",
+        ),
+        (
+            {"max_queue_time": Duration(seconds=1, nanos=-1)},
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "max_queue_time",
+        ),
+        ({"request_id": "x" * 1_000_000}, grpc.StatusCode.INVALID_ARGUMENT, "request_id"),
+        ({"model": "\U0001f600" * 250_000}, grpc.StatusCode.NOT_FOUND, None),
+        ({"n": 0}, grpc.StatusCode.INVALID_ARGUMENT, "n"),
+        ({"n": -1}, grpc.StatusCode.INVALID_ARGUMENT, "n"),
+        ({"n": 9}, grpc.StatusCode.INVALID_ARGUMENT, "n"),
+        ({"n": 2**31 - 1}, grpc.StatusCode.INVALID_ARGUMENT, "n"),
         ({"text": ""}, grpc.StatusCode.INVALID_ARGUMENT, "text"),
         (
             {"token_ids": types_pb2.TokenIds()},
@@ -140,6 +157,17 @@ async def test_a_wrong_request_fails_alone_and_names_its_field(
         assert (error.status_code, error.field) == (code, field)
         assert text_of(await healthy) == numbers(20)
         assert text_of(await collect(bench.stub.Generate(ask()))) == numbers(3)
+
+
+async def test_a_request_that_is_no_message_is_refused_as_such() -> None:
+    async with routed(Script(tokens=1)) as bench:
+        channel = cast("Any", bench.channel)  # without a serializer
+        call = channel.unary_stream("/bramley.protos.v1.RouterService/Generate")(b"\xff")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        error = RemoteError(caught.value)
+        assert (error.status_code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, "request")
+        assert text_of(await collect(bench.stub.Generate(ask()))) == "0 "
 
 
 async def test_no_input_is_named_as_such() -> None:

@@ -100,6 +100,15 @@ async def test_waiting_for_a_model_that_loads_too_long_says_so() -> None:
         assert float(error.facts["elapsed_s"]) >= 0.1
 
 
+async def test_a_model_that_is_to_be_started_again_is_shown_as_starting() -> None:
+    async with routed() as bench:
+        await bench.node.kill("fake")
+        await bench.state(types_pb2.MODEL_STATE_STARTING)
+        request = router_pb2.GetModelRequest(model="fake")
+        model = (await bench.stub.GetModel(request)).model
+        assert (model.state, model.reason) == (types_pb2.MODEL_STATE_STARTING, "")
+
+
 async def test_a_model_that_keeps_crashing_refuses_those_who_wait_and_those_who_come() -> None:
     async with routed(Script(load_s=-1), is_ready=False) as bench:
         await bench.state(types_pb2.MODEL_STATE_LOADING)

@@ -9,9 +9,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import msgspec
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bramley.common.child import ChildContext
 from bramley.common.rpc import open_channel
@@ -84,6 +86,9 @@ async def test_it_tells_where_it_answers_and_sigterm_lets_its_streams_end() -> N
             router.process.send_signal(signal.SIGTERM)
             while not (await stub.GetStatus(router_pb2.GetStatusRequest())).draining:
                 pass
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            answer = await health.Check(health_pb2.HealthCheckRequest())
+            assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
             _, refusal = await collect_until_error(stub.Generate(ask()))
             assert RemoteError(refusal).reason == "DRAINING"
             assert text_of(await collect(call)).endswith("48 49 ")

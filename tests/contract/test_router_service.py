@@ -119,6 +119,24 @@ async def test_health_of_a_model_follows_its_worker() -> None:
         watching.cancel()
 
 
+async def test_health_tells_that_the_router_drains() -> None:
+    async with routed() as bench:
+        health: Any = health_pb2_grpc.HealthStub(bench.channel)
+        running = bench.stub.Generate(ask(request_id="mine", labels=STALLED))
+        await read_until(running, "started")
+        draining = asyncio.create_task(bench.stub.Drain(router_pb2.DrainRequest()).__await__())
+        for service in ("", "bramley.protos.v1.RouterService", "model/fake"):
+            watching = health.Watch(health_pb2.HealthCheckRequest(service=service))
+            while (await watching.read()).status != NOT_SERVING:
+                pass
+            watching.cancel()
+        assert not draining.done()
+        await bench.node.kill("fake")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await collect(running)
+        await draining
+
+
 async def test_status_counts_what_runs_and_waits() -> None:
     async with routed(Script(max_rows=1)) as bench:
         calls = [bench.stub.Generate(ask(labels=STALLED)) for _ in range(3)]
@@ -139,7 +157,7 @@ async def test_drain_lets_what_is_in_flight_end_and_admits_nothing_more() -> Non
         waiting = bench.stub.Generate(ask())
         await read_until(waiting, "accepted")
         draining = asyncio.create_task(bench.stub.Drain(router_pb2.DrainRequest()).__await__())
-        await until(lambda: bench.router.server.is_draining)
+        await until(bench.router.server.drain_begun.is_set)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await collect(bench.stub.Generate(ask()))
         assert RemoteError(caught.value).reason == "DRAINING"
@@ -238,8 +256,10 @@ async def test_metrics_count_ends_and_return_to_zero() -> None:
         for fields in ({"model": "secret"}, {"labels": {"fake.oom": "started"}}):
             with pytest.raises(grpc.aio.AioRpcError):
                 await collect(bench.stub.Generate(ask(**fields)))
-        left = bench.stub.Generate(ask(labels=STALLED))
+        left = bench.stub.Generate(ask(request_id="mine", labels=STALLED))
         await read_until(left, "started")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await collect(bench.stub.Generate(ask(request_id="mine")))
         assert (await scrape(bench))['bramley_router_requests_in_flight{model="fake"}'] == 1
         left.cancel()
         await until(lambda: len(bench.router.server.registry) == 0)
@@ -249,6 +269,7 @@ async def test_metrics_count_ends_and_return_to_zero() -> None:
         assert seen[f'{total}{{code="OK",finish="length",{model}}}'] == 1
         assert seen[f'{total}{{code="RESOURCE_EXHAUSTED",finish="none",{model}}}'] == 1
         assert seen[f'{total}{{code="CANCELLED",finish="none",{model}}}'] == 1
+        assert seen[f'{total}{{code="ALREADY_EXISTS",finish="none",{model}}}'] == 1
         assert seen[f'{total}{{code="NOT_FOUND",finish="none",model=""}}'] == 1
         assert not any("secret" in name for name in seen)
         assert seen[f'bramley_router_cancellations_total{{{model},source="client"}}'] == 1

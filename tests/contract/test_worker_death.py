@@ -6,8 +6,9 @@ import grpc
 import pytest
 
 from bramley.common.status import RemoteError
-from bramley.protos.v1 import types_pb2
+from bramley.protos.v1 import node_pb2, types_pb2
 from support.routing import (
+    Bench,
     ask,
     collect,
     collect_until_error,
@@ -20,6 +21,10 @@ from support.routing import (
 from support.script import Script
 
 SLOW = {"fake.tokens": "2000", "fake.interval_s": "0.01"}
+
+
+def has_died(bench: Bench) -> bool:
+    return bench.node.processes["fake"].state == node_pb2.PROCESS_STATE_BACKOFF
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,7 @@ async def test_a_request_whose_worker_dies_at_prepare_waits_for_the_next_one() -
     async with routed(Script(tokens=2, actions={"die": "prepare"})) as bench:
         bench.node.scripts["fake"] = Script(tokens=2)
         call = asyncio.create_task(collect(bench.stub.Generate(ask())))
-        await bench.state(types_pb2.MODEL_STATE_FAILED)
+        await until(lambda: has_died(bench))
         await bench.node.start("fake")
         responses = await call
         assert kinds_of(responses) == ["accepted", "started", "delta", "finished"]
@@ -90,7 +95,7 @@ async def test_a_request_whose_worker_dies_at_prepare_waits_for_the_next_one() -
 async def test_a_request_whose_prepare_kills_two_workers_gets_no_third() -> None:
     async with routed(Script(actions={"die": "prepare"})) as bench:
         call = asyncio.create_task(collect(bench.stub.Generate(ask())))
-        await bench.state(types_pb2.MODEL_STATE_FAILED)
+        await until(lambda: has_died(bench))
         await bench.node.start("fake")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call
@@ -106,6 +111,37 @@ async def test_a_draining_worker_is_passed_over_for_its_next_incarnation() -> No
         await bench.node.kill("fake")
         await bench.node.start("fake")
         assert text_of(await call) == "0 1 "
+
+
+async def test_a_draining_worker_that_serves_again_is_taken_again() -> None:
+    async with routed(Script(tokens=2)) as bench:
+        worker = bench.node.workers["fake"]
+        worker.state = types_pb2.MODEL_STATE_DRAINING  # it has not reported that yet
+        call = asyncio.create_task(collect(bench.stub.Generate(ask())))
+        await bench.state(types_pb2.MODEL_STATE_DRAINING)
+        worker.set_state(types_pb2.MODEL_STATE_READY)
+        responses = await call
+        assert responses[1].started.worker == "fake-1"
+
+
+async def test_a_prepare_that_failed_on_a_worker_that_lives_is_tried_there_again() -> None:
+    async with routed(Script(tokens=2), queue_timeout_s=5.0) as bench:
+        bench.node.workers["fake"].hang_ups = 1
+        responses = await collect(bench.stub.Generate(ask()))
+        assert text_of(responses) == "0 1 "
+        assert responses[1].started.worker == "fake-1"
+
+
+async def test_a_worker_believed_lost_is_ready_only_by_a_stream_of_reports_begun_since() -> None:
+    async with routed(Script(heartbeat_s=0.01)) as bench:
+        worker = bench.node.workers["fake"]
+        gate = bench.router.server.gates[worker.model]
+        watches = worker.watches
+        bench.router.watch.lost(gate.view)
+        bench.router.watch.lost(gate.view)  # one is enough
+        assert not gate.view.is_ready
+        await bench.ready()
+        assert worker.watches == watches + 1
 
 
 async def test_a_supervisors_restart_breaks_no_stream_and_is_caught_up_with() -> None:

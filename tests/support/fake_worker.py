@@ -54,6 +54,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         prepared: callers' ids that Prepare saw.
         generated: internal ids that reached Generate.
         cancelled: internal ids whose caller left.
+        hang_ups: calls of Prepare yet to end as if the transport had failed.
+        watches: calls of WatchLoad so far.
         running: streams now; ``running_most`` is the most so far.
     """
 
@@ -72,18 +74,25 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.prepared: list[str] = []
         self.generated: list[str] = []
         self.cancelled: list[str] = []
+        self.hang_ups = 0
+        self.watches = 0
         self.running = 0
         self.running_most = 0
 
     async def load(self) -> None:
         """Pretend to load the model."""
-        self._set(types_pb2.MODEL_STATE_LOADING)
+        self.set_state(types_pb2.MODEL_STATE_LOADING)
         for tenth in range(10):
             self.progress = tenth / 10
             self._changed()
             await asyncio.sleep(self._script.load_s / 10 if self._script.load_s >= 0 else 3600)
         self.progress = 1.0
-        self._set(types_pb2.MODEL_STATE_READY)
+        self.set_state(types_pb2.MODEL_STATE_READY)
+
+    def set_state(self, state: types_pb2.ModelState.ValueType) -> None:
+        """Be in a state, and report it."""
+        self.state = state
+        self._changed()
 
     def mute(self) -> None:
         """Report nothing any more."""
@@ -97,6 +106,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.PrepareRequest, context: Context
     ) -> worker_pb2.PrepareResponse:
         """Tokenize and check."""
+        if self.hang_ups:
+            self.hang_ups -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "hung up")
         self._check_serving()
         asked = request.request
         script = self._script.for_request(asked.labels)
@@ -143,6 +155,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.WatchLoadRequest, context: Context
     ) -> AsyncGenerator[worker_pb2.WatchLoadResponse]:
         """Tell the load at each change and heartbeat."""
+        self.watches += 1
         while True:
             await self._speaks.wait()
             news = self._news
@@ -205,7 +218,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.WorkerServiceDrainResponse:
         """Finish what runs."""
         finished = self.running
-        self._set(types_pb2.MODEL_STATE_DRAINING)
+        self.set_state(types_pb2.MODEL_STATE_DRAINING)
         while self.running:
             await self._news.wait()
         return worker_pb2.WorkerServiceDrainResponse(requests_finished=finished)
@@ -326,10 +339,6 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             lane=types_pb2.LANE_BATCHED,
             has_chat_template=True,
         )
-
-    def _set(self, state: types_pb2.ModelState.ValueType) -> None:
-        self.state = state
-        self._changed()
 
     def _changed(self) -> None:
         self._news.set()

@@ -58,5 +58,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF\xff\xfe\x80")
-    with pytest.raises(SettingsError, match="model.gguf: is not a text file"):
+    with pytest.raises(SettingsError, match=r"model\.gguf: is not a text file"):
         load(tmp_path / "model.gguf", Outer)

@@ -55,7 +55,11 @@ def test_every_class_of_the_tree_has_an_example_here_and_a_line_in_the_drawing()
     assert all(cls.__name__ in (errors.__doc__ or "") for cls in tree)
 
 
-def test_long_texts_are_cut_so_that_details_fit_the_trailers() -> None:
-    error = errors.InvalidRequest("f", "x" * 100_000, facts={"fact": "y" * 100_000})
-    trailers = to_status(error).trailing_metadata or ()
+@pytest.mark.parametrize("character", ["x", "\U0001f600", "\ud800"])
+def test_long_texts_are_cut_so_that_a_status_fits_the_trailers(character: str) -> None:
+    text = character * 100_000
+    error = errors.InvalidRequest("f", text, facts={"fact": text})
+    status = to_status(error)
+    assert len(status.details.encode()) <= 1000
+    trailers = status.trailing_metadata or ()
     assert sum(len(value) for _, value in trailers) < 4096

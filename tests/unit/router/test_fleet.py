@@ -74,7 +74,7 @@ def after(*events: Event) -> WorkerView:
             False,
         ),
         ((process(1), load(1), LoadLost(1)), types_pb2.MODEL_STATE_STARTING, False),
-        ((process(1), load(1), process(1, BACKOFF)), types_pb2.MODEL_STATE_FAILED, False),
+        ((process(1), load(1), process(1, BACKOFF)), types_pb2.MODEL_STATE_STARTING, False),
         ((process(1), load(1), process(2, STARTING)), types_pb2.MODEL_STATE_STARTING, False),
         ((process(1), load(1), process(2)), types_pb2.MODEL_STATE_STARTING, False),
         ((process(1), load(1), ProcessGone()), types_pb2.MODEL_STATE_STARTING, False),
@@ -93,6 +93,12 @@ def test_state_follows_the_news(
 def test_an_older_epochs_news_changes_nothing(stale: Event) -> None:
     view = after(process(1), load(1), process(2), load(2))
     assert apply(view, stale) == view
+
+
+@pytest.mark.parametrize("gone", [process(1, BACKOFF, 1), ProcessGone()])
+def test_a_report_of_a_process_that_has_ended_changes_nothing(gone: Event) -> None:
+    view = after(process(1), gone)
+    assert apply(view, load(1)) == view
 
 
 def test_a_repeated_process_keeps_its_load() -> None:
