@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from bramley.client.commands import models
+from bramley.client.commands import cache, models
 from bramley.client.commands.chat import chat
+from bramley.client.commands.demo import demo
 from bramley.client.commands.down import down
 from bramley.client.commands.generate import generate
 from bramley.client.commands.screen import say
@@ -24,7 +25,9 @@ app = typer.Typer(
 )
 for command in (up, down, status, generate, chat):
     app.command()(command)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(demo)
 app.add_typer(models.app, name="models")
+app.add_typer(cache.app, name="cache")
 
 
 @app.callback()

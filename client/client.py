@@ -5,9 +5,17 @@ from contextlib import aclosing
 from typing import Self, Unpack
 
 from bramley.client import replies
+from bramley.client.cache import Explanation, Flushed
 from bramley.client.cluster import Model, Status
 from bramley.client.events import Completion, Event, Gathering
-from bramley.client.requests import Message, Options, generate_request, tokenize_request
+from bramley.client.requests import (
+    CacheOptions,
+    Message,
+    Options,
+    explain_request,
+    generate_request,
+    tokenize_request,
+)
 from bramley.common.rpc import open_channel
 from bramley.protos.v1 import generation_pb2, router_pb2
 from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
@@ -118,6 +126,42 @@ class AsyncClient:
         with replies.remote_errors():
             reply = await self._stub.Abort(request)
         return replies.aborted(reply)
+
+    async def flush_cache(
+        self, model: str | None = None, *, timeout_s: float | None = None
+    ) -> Flushed:
+        """Have what is stored of ``model``, or of all, written to the medium.
+
+        Returns:
+            What is there now. What could not be written is told, not raised: look at ``ok``.
+
+        Raises:
+            RemoteError: NO_STORE where the node runs none; STORE_LOST may be tried again.
+        """
+        request = router_pb2.FlushCacheRequest(model=model or "")
+        with replies.remote_errors():
+            return replies.flushed(await self._stub.FlushCache(request, timeout=timeout_s))
+
+    async def explain_cache(
+        self,
+        model: str,
+        prompt: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[CacheOptions],
+    ) -> Explanation:
+        """Ask how much of a prompt is stored, and why not more; nothing is generated.
+
+        Returns:
+            What ``generate`` would find now.
+
+        Raises:
+            InvalidRequest: at once, for what cannot be sent.
+            RemoteError: NO_STORE where the node runs none.
+        """
+        request = explain_request(model, prompt, options)
+        with replies.remote_errors():
+            return replies.explanation(await self._stub.ExplainCache(request, timeout=timeout_s))
 
     async def _stream(
         self, request: generation_pb2.GenerateRequest, timeout_s: float | None

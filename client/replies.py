@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
+from bramley.client.cache import Explanation, Flushed
 from bramley.client.cluster import Model, Process, Status
 from bramley.client.events import (
     Accepted,
@@ -108,6 +109,30 @@ def aborted(message: router_pb2.AbortResponse) -> dict[str, bool]:
     """Translate the fate of each request that was to be ended."""
     done = router_pb2.AbortResponse.RESULT_ABORTED
     return {request_id: result == done for request_id, result in message.results.items()}
+
+
+def flushed(message: router_pb2.FlushCacheResponse) -> Flushed:
+    """Translate what a flush has done."""
+    return Flushed(
+        ok=message.ok,
+        pending=message.pending,
+        refused=message.refused,
+        failed=message.failed,
+        missing=message.missing,
+        bytes=message.bytes,
+        longest_prefix_tokens=message.longest_prefix_tokens,
+    )
+
+
+def explanation(message: router_pb2.ExplainCacheResponse) -> Explanation:
+    """Translate why a prompt is stored as far as it is."""
+    return Explanation(
+        prompt_tokens=message.prompt_tokens,
+        cached_tokens=_by_tier(message.cached),
+        explanation=message.explanation,
+        first_differing_block=message.first_differing_block,
+        mismatched_fields=list(message.mismatched_fields),
+    )
 
 
 def _started(started: generation_pb2.Started) -> Started:

@@ -102,8 +102,47 @@ def tokenize_request(
     return request
 
 
+class CacheOptions(TypedDict, total=False):
+    """Which stored prefixes count, beside the prompt itself.
+
+    Attributes:
+        messages: a conversation instead of a prompt, as in ``Options``.
+        token_ids: exact ids instead of a prompt.
+        adapter: as a generation would name it.
+        salt: the cache salt that a generation would have.
+    """
+
+    messages: Sequence[Message]
+    token_ids: Sequence[int]
+    adapter: str
+    salt: str
+
+
+def explain_request(
+    model: str, prompt: str | None, options: CacheOptions
+) -> router_pb2.ExplainCacheRequest:
+    """Build the request; ``prompt`` is raw text, without a template.
+
+    Returns:
+        The message.
+
+    Raises:
+        InvalidRequest: not exactly one input, or a value that its field cannot hold.
+    """
+    request = router_pb2.ExplainCacheRequest()
+    with _field("model"):
+        request.model = model
+    _put_input(request, prompt, options)
+    for name in ("adapter", "salt"):
+        with _field(name):
+            setattr(request, name, options.get(name, ""))
+    return request
+
+
 def _put_input(
-    request: generation_pb2.GenerateRequest, prompt: str | None, options: Options
+    request: generation_pb2.GenerateRequest | router_pb2.ExplainCacheRequest,
+    prompt: str | None,
+    options: Options | CacheOptions,
 ) -> None:
     messages, token_ids = options.get("messages"), options.get("token_ids")
     if sum(given is not None for given in (prompt, messages, token_ids)) != 1:

@@ -7,9 +7,17 @@ from typing import Self, Unpack
 import grpc
 
 from bramley.client import replies
+from bramley.client.cache import Explanation, Flushed
 from bramley.client.cluster import Model, Status
 from bramley.client.events import Completion, Event, Gathering
-from bramley.client.requests import Message, Options, generate_request, tokenize_request
+from bramley.client.requests import (
+    CacheOptions,
+    Message,
+    Options,
+    explain_request,
+    generate_request,
+    tokenize_request,
+)
 from bramley.common.rpc import CHANNEL_OPTIONS
 from bramley.protos.v1 import generation_pb2, router_pb2
 from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
@@ -115,6 +123,40 @@ class Client:
         request = router_pb2.AbortRequest(request_ids=request_ids, reason=reason)
         with replies.remote_errors():
             return replies.aborted(self._stub.Abort(request))
+
+    def flush_cache(self, model: str | None = None, *, timeout_s: float | None = None) -> Flushed:
+        """Have what is stored of ``model``, or of all, written to the medium.
+
+        Returns:
+            What is there now. What could not be written is told, not raised: look at ``ok``.
+
+        Raises:
+            RemoteError: NO_STORE where the node runs none; STORE_LOST may be tried again.
+        """
+        request = router_pb2.FlushCacheRequest(model=model or "")
+        with replies.remote_errors():
+            return replies.flushed(self._stub.FlushCache(request, timeout=timeout_s))
+
+    def explain_cache(
+        self,
+        model: str,
+        prompt: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[CacheOptions],
+    ) -> Explanation:
+        """Ask how much of a prompt is stored, and why not more; nothing is generated.
+
+        Returns:
+            What ``generate`` would find now.
+
+        Raises:
+            InvalidRequest: at once, for what cannot be sent.
+            RemoteError: NO_STORE where the node runs none.
+        """
+        request = explain_request(model, prompt, options)
+        with replies.remote_errors():
+            return replies.explanation(self._stub.ExplainCache(request, timeout=timeout_s))
 
     def _stream(
         self, request: generation_pb2.GenerateRequest, timeout_s: float | None

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bramley.client.node import NoCluster, owner, read_node
-from bramley.common.errors import NoReadyWorker
+from bramley.common.errors import NoReadyWorker, NotLoaded
 
 if TYPE_CHECKING:
     from bramley.client.sync import Client
+
+
+ANSWER_S = 5.0
 
 
 @contextmanager
@@ -38,3 +41,27 @@ def router(state_dir: Path) -> Generator["Client"]:
         if unanswered and owner(state_dir) is None:
             raise NoCluster(state_dir) from error
         raise
+
+
+def store(state_dir: Path) -> str:
+    """Find the cache store of the cluster in ``state_dir``, through its supervisor.
+
+    Returns:
+        Its gRPC target.
+
+    Raises:
+        NoCluster: no supervisor answers.
+        NotLoaded: the cluster runs no store, or none at the moment.
+    """
+    node = read_node(state_dir)
+    from bramley.client.supervisor import processes  # noqa: PLC0415
+    from bramley.common.status import RemoteError  # noqa: PLC0415
+
+    try:
+        running = processes(node.node, ANSWER_S)
+    except RemoteError as error:
+        raise NoCluster(state_dir) from error
+    for each in running:
+        if (each.role, each.state) == ("store", "running"):
+            return each.address
+    raise NotLoaded("the cluster runs no cache store now", reason="NO_STORE")

@@ -19,7 +19,7 @@ _POLL_S = 0.05
 def down(
     context: typer.Context,
     *,
-    timeout: Annotated[float, typer.Option(help="Longest wait, in seconds.", min=0)] = 180.0,
+    timeout: Annotated[float, typer.Option(help="Longest wait, in seconds.", min=0)] = 300.0,
 ) -> None:
     """Stop the cluster: running requests finish first."""
     state_dir: Path = context.obj

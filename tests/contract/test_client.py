@@ -9,6 +9,7 @@ import pytest
 
 from bramley.client import AsyncClient, Client
 from bramley.client.events import Accepted, Delta, Event, Finished, Started
+from bramley.client.requests import Message
 from bramley.common.errors import ContextTooLong, InvalidRequest, Overloaded, WorkerLost
 from bramley.common.status import RemoteError
 from support.fake_router import MODEL, FakeRouter, Hold, answer, serving
@@ -208,3 +209,28 @@ async def test_tokens_and_text_are_told_by_both(client: Client, async_client: As
     ids = client.tokenize(MODEL, "hey")
     assert ids == await async_client.tokenize(MODEL, messages=[{"role": "user", "content": "hey"}])
     assert client.detokenize(MODEL, ids) == await async_client.detokenize(MODEL, ids) == "hey"
+
+
+async def test_both_tell_what_a_flush_did(client: Client, async_client: AsyncClient) -> None:
+    told = client.flush_cache()
+    assert told == await async_client.flush_cache(MODEL)
+    assert (told.ok, told.bytes, told.longest_prefix_tokens) == (True, 3 << 20, 512)
+
+
+async def test_both_explain_a_prompt(
+    router: FakeRouter, client: Client, async_client: AsyncClient
+) -> None:
+    told = client.explain_cache(MODEL, "hi", adapter="a", salt="s")
+    turns: list[Message] = [{"role": "user", "content": "hi"}]
+    assert told == await async_client.explain_cache(MODEL, messages=turns)
+    assert told.cached_tokens == {"parked": 0, "ram": 256, "ssd": 0}
+    assert (told.prompt_tokens, told.first_differing_block) == (300, 1)
+    assert told.mismatched_fields == ["salt"]
+    first, second = router.explained
+    assert (first.text, first.adapter, first.salt) == ("hi", "a", "s")
+    assert second.chat.messages[0].content == "hi"
+
+
+def test_explaining_nothing_is_refused_at_once(client: Client) -> None:
+    with pytest.raises(InvalidRequest):
+        client.explain_cache(MODEL)

@@ -1,16 +1,14 @@
 """FlushCache and ExplainCache: to the store and the worker that know, and clear without them."""
 
-import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import grpc
 import pytest
 
 from bramley.common.status import RemoteError
 from bramley.protos.v1 import cachestore_pb2, node_pb2, router_pb2, types_pb2
-from support.fake_store import FakeStore, store
+from support.fake_store import FakeStore, storing
 from support.routing import MODEL, Bench, routed, until
 from support.script import Script
 
@@ -18,8 +16,8 @@ from support.script import Script
 @asynccontextmanager
 async def cached(script: Script | None = None) -> AsyncGenerator[tuple[Bench, FakeStore]]:
     """Run a router on a node with a store."""
-    with tempfile.TemporaryDirectory(prefix="bramley-") as folder:
-        async with routed(script) as bench, store(Path(folder)) as (fake, address):
+    with storing() as (fake, address):
+        async with routed(script) as bench:
             tell(bench, address)
             await until(lambda: bench.router.watch.store == address)
             yield bench, fake

@@ -85,6 +85,10 @@ class FakeRouter(RouterServiceServicer):
         self.model = ready_model()
         self.loading: list[router_pb2.Model] = []
         self.requests: list[generation_pb2.GenerateRequest] = []
+        self.explained: list[router_pb2.ExplainCacheRequest] = []
+        self.flushed = router_pb2.FlushCacheResponse(
+            ok=True, bytes=3 << 20, longest_prefix_tokens=512
+        )
         self.time_remaining_s: float | None = None
         self.asked = threading.Event()
         self.cancelled = threading.Event()
@@ -158,9 +162,33 @@ class FakeRouter(RouterServiceServicer):
         results = {each: aborted if each == "r-1" else unknown for each in request.request_ids}
         return router_pb2.AbortResponse(results=results)
 
+    @override
+    def FlushCache(
+        self, request: router_pb2.FlushCacheRequest, context: Context
+    ) -> router_pb2.FlushCacheResponse:
+        if request.model not in {"", self.model.name}:
+            context.abort_with_status(to_status(UnknownResource("model", request.model)))
+        return self.flushed
+
+    @override
+    def ExplainCache(
+        self, request: router_pb2.ExplainCacheRequest, context: Context
+    ) -> router_pb2.ExplainCacheResponse:
+        self.explained.append(request)
+        return router_pb2.ExplainCacheResponse(
+            prompt_tokens=300,
+            cached=types_pb2.CachedTokens(ram=256),
+            explanation="block 1 is the first that differs",
+            first_differing_block=1,
+            mismatched_fields=["salt"],
+        )
+
 
 class FakeNode(node_pb2_grpc.NodeServiceServicer):
-    """Tells of one router process."""
+    """Tells of one router process, and of a store at ``store``, if that is set."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
 
     @override
     def Watch(
@@ -176,21 +204,27 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
             restarts=1,
             last_exit="signal SIGKILL",
         )
-        yield node_pb2.WatchResponse(epoch=9, processes=[process])
+        processes = [process]
+        if self._store:
+            running = node_pb2.PROCESS_STATE_RUNNING
+            processes.append(
+                node_pb2.Process(role="store", name="store", state=running, address=self._store)
+            )
+        yield node_pb2.WatchResponse(epoch=9, processes=processes)
         left = threading.Event()
         context.add_callback(left.set)
         left.wait(10)
 
 
 @contextmanager
-def serving() -> Generator[tuple[FakeRouter, str]]:
-    """Serve a FakeRouter and a FakeNode; what they lack is UNIMPLEMENTED.
+def serving(store: str = "") -> Generator[tuple[FakeRouter, str]]:
+    """Serve a FakeRouter and a FakeNode with a store there; what they lack is UNIMPLEMENTED.
 
     Yields:
         The router, and the gRPC target of both.
     """
     router = FakeRouter()  # pyright: ignore[reportAbstractUsage]
-    node = FakeNode()  # pyright: ignore[reportAbstractUsage]
+    node = FakeNode(store)  # pyright: ignore[reportAbstractUsage]
     server = grpc.server(ThreadPoolExecutor(8))
     add_RouterServiceServicer_to_server(router, server)
     node_pb2_grpc.add_NodeServiceServicer_to_server(node, server)

@@ -1,17 +1,16 @@
-"""A cache store without a cache: answers as it is told, on a real socket."""
+"""A cache store without a cache: answers as it is told, on a real socket, in threads."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import grpc
+from typing_extensions import override
 
-from bramley.common import rpc
 from bramley.protos.v1 import cachestore_pb2 as pb
 from bramley.protos.v1 import cachestore_pb2_grpc
 
-Context = grpc.aio.ServicerContext[Any, Any]
+Context = grpc.ServicerContext
 
 
 class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
@@ -20,7 +19,10 @@ class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
     Attributes:
         flushed: roots that Flush was asked for.
         answers: of Flush by root.
-        objects: ids that List tells; ``corrupt`` of them are damaged.
+        objects: ids that List tells.
+        corrupt: ids that Verify finds damaged.
+        verified: ids that Verify was asked for.
+        stats: what Stats tells.
     """
 
     def __init__(self) -> None:
@@ -28,42 +30,44 @@ class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
         self.answers: dict[bytes, pb.FlushResponse] = {}
         self.objects: list[str] = []
         self.corrupt: set[str] = set()
+        self.verified: list[str] = []
         self.stats = pb.StatsResponse()
 
-    async def Flush(self, request: pb.FlushRequest, context: Context) -> pb.FlushResponse:
-        """Answer as told."""
+    @override
+    def Flush(self, request: pb.FlushRequest, context: Context) -> pb.FlushResponse:
         self.flushed.append(request.root)
         return self.answers.get(request.root, pb.FlushResponse(ok=True))
 
-    async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsResponse:
-        """Answer as told."""
+    @override
+    def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsResponse:
         return self.stats
 
-    async def List(self, request: pb.ListRequest, context: Context) -> pb.ListResponse:
-        """List a page of the objects, by id; never more than two."""
+    @override
+    def List(self, request: pb.ListRequest, context: Context) -> pb.ListResponse:
         after = sorted(one for one in self.objects if one > request.after_object_id)
-        return pb.ListResponse(objects=[pb.StoredObject(object_id=one) for one in after[:2]])
+        page = after[:3]  # never more, so that a caller has to ask again
+        return pb.ListResponse(objects=[pb.StoredObject(object_id=one) for one in page])
 
-    async def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyResponse:
-        """Find the damaged ones."""
+    @override
+    def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyResponse:
+        self.verified += request.object_ids
         damaged = sorted(self.corrupt.intersection(request.object_ids))
         return pb.VerifyResponse(corrupt_object_ids=damaged, objects=len(request.object_ids))
 
 
-@asynccontextmanager
-async def store(folder: Path) -> AsyncGenerator[tuple[FakeStore, str]]:
+@contextmanager
+def storing() -> Generator[tuple[FakeStore, str]]:
     """Serve a FakeStore for the length of the block.
 
     Yields:
         It, and its gRPC target.
     """
     made = FakeStore()  # pyright: ignore[reportAbstractUsage]
-    server = rpc.new_server()
+    server = grpc.server(ThreadPoolExecutor(2))
     cachestore_pb2_grpc.add_CacheStoreServiceServicer_to_server(made, server)
-    target = f"unix:{folder}/fake-store.sock"
-    rpc.bind(server, target)
-    await server.start()
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
     try:
-        yield made, target
+        yield made, f"127.0.0.1:{port}"
     finally:
-        await server.stop(None)
+        server.stop(0).wait()

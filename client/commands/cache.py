@@ -1,0 +1,171 @@
+"""``bramley cache``: what is stored, whether it is whole, why a prompt hits or misses."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bramley.client.commands.answer import wait_for
+from bramley.client.commands.connection import ANSWER_S, router, store
+from bramley.client.commands.screen import fail, print_json, progress_bar
+from bramley.client.node import NoCluster
+
+if TYPE_CHECKING:
+    from bramley.client.cache import Explanation, StoreStats
+
+_FOLDER = "cache.noindex"
+
+app = typer.Typer(help="Look into the cache of computed prompts.", no_args_is_help=True)
+
+
+@app.command()
+def stats(
+    context: typer.Context,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show tiers, hits and refusals of the cache store since its start."""
+    target = store(context.obj)
+    from bramley.client import store as stores  # noqa: PLC0415 -- gRPC
+
+    told = stores.stats(target, ANSWER_S)
+    if as_json:
+        print_json(told)
+    else:
+        _show(told)
+
+
+@app.command()
+def flush(
+    context: typer.Context,
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="Without one: all models.")
+    ] = None,
+) -> None:
+    """Write what is stored to the disk, so that it outlives a power cut."""
+    with router(context.obj) as client:
+        done = client.flush_cache(model)
+    if not done.ok:
+        fail(
+            f"not all is on the disk: {done.pending} pending, {done.refused} refused,"
+            f" {done.failed} failed, {done.missing} missing"
+        )
+    typer.echo(
+        f"{_size(done.bytes)} are on the disk, the longest prompt of"
+        f" {done.longest_prefix_tokens} tokens"
+    )
+
+
+@app.command()
+def explain(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT")],
+    *,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--raw",
+            help="Render the prompt with the model's chat template, or take it as it is."
+            " Without either: a template where the model has one.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Say how much of a prompt is stored, and why not more."""
+    with router(context.obj) as client:
+        if chat is None:
+            chat = wait_for(client, model).has_chat_template is not False
+        if chat:
+            told = client.explain_cache(model, messages=[{"role": "user", "content": prompt}])
+        else:
+            told = client.explain_cache(model, prompt)
+    _say_why(told)
+
+
+@app.command()
+def verify(
+    context: typer.Context,
+    *,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="The store's, where it is not in the state folder.", file_okay=False),
+    ] = None,
+) -> None:
+    """Read all that is stored, and prove it; works on a stopped cluster too."""
+    state_dir: Path = context.obj
+    try:
+        target = store(state_dir)
+    except NoCluster:
+        raise typer.Exit(_check(folder or state_dir / _FOLDER)) from None
+    from bramley.client import store as stores  # noqa: PLC0415 -- gRPC
+
+    with progress_bar() as bar:
+        found = stores.verify(target, lambda done: bar.draw("verifying", done))
+    if found.corrupt:
+        fail(f"{len(found.corrupt)} of {found.objects} objects were damaged, and are set aside")
+    typer.echo(f"{found.objects} objects are whole")
+
+
+def _check(folder: Path) -> int:
+    """Look at the files of a store that does not run, and return the exit code."""
+    command = [sys.executable, "-P", "-m", "bramley.cachestore.check", "--bodies", str(folder)]
+    return subprocess.run(command, check=False).returncode  # noqa: S603
+
+
+def _show(told: "StoreStats") -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    counters, gauges = told.counters, told.gauges
+    tiers = Table("tier", "bytes", "of", "objects read", "state", box=None, pad_edge=False)
+    for tier, state in (("ram", "on"), ("ssd", _disk_state(gauges))):
+        tiers.add_row(
+            tier,
+            _size(gauges.get(f"{tier}_bytes", 0)),
+            _size(gauges.get(f"{tier}_budget_bytes", 0)),
+            str(counters.get(f"acquired_{tier}", 0)),
+            state,
+        )
+    hits, matches = counters.get("match_hits", 0), counters.get("matches", 0)
+    facts = Table("what", "figure", box=None, pad_edge=False)
+    facts.add_row("objects", str(gauges.get("objects", 0)))
+    facts.add_row("waiting for the disk", _size(gauges.get("pending_bytes", 0)))
+    facts.add_row("hits", f"{hits} of {matches}, {counters.get('matched_tokens', 0)} tokens")
+    facts.add_row("misses", str(matches - hits))
+    for name, count in sorted(counters.items()):
+        if name.startswith("refused_") and count:
+            facts.add_row(f"refused: {name.removeprefix('refused_').replace('_', ' ')}", str(count))
+    facts.add_row("damaged", str(counters.get("corrupt", 0)))
+    console = Console()
+    console.print(tiers)
+    console.print()
+    console.print(facts)
+
+
+def _disk_state(gauges: dict[str, int]) -> str:
+    if not gauges.get("ssd_is_on"):
+        return "off"
+    return "failing: full or sick" if gauges.get("ssd_is_failing") else "on"
+
+
+def _say_why(told: "Explanation") -> None:
+    tiers = ", ".join(f"{count} {tier}" for tier, count in told.cached_tokens.items() if count)
+    typer.echo(
+        f"{sum(told.cached_tokens.values())} of {told.prompt_tokens} tokens are stored"
+        + (f" ({tiers})" if tiers else "")
+    )
+    typer.echo(told.explanation)
+    if told.mismatched_fields:
+        typer.echo(f"differs in: {', '.join(told.mismatched_fields)}")
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
