@@ -11,6 +11,7 @@ BramleyError
 ├── QueueTimeout             DEADLINE_EXCEEDED
 ├── NoReadyWorker            UNAVAILABLE          retry later
 ├── WorkerLost               UNAVAILABLE          how many tokens were sent
+├── StoreLost                UNAVAILABLE          retry later
 ├── Draining                 UNAVAILABLE          retry elsewhere
 ├── Unsupported              UNIMPLEMENTED        a whole RPC
 └── EngineFault              INTERNAL
@@ -32,7 +33,7 @@ class BramleyError(Exception):
         retry_after_s: set only where trying again can help.
     """
 
-    code: ClassVar[str] = "INTERNAL"
+    code: str = "INTERNAL"
     default_reason: ClassVar[str] = "INTERNAL"
 
     def __init__(
@@ -137,10 +138,25 @@ class NoReadyWorker(BramleyError):
 
 
 class WorkerLost(BramleyError):
-    """The worker died under the request."""
+    """The worker of a model died under the request, of which ``tokens_emitted`` were sent."""
 
     code = "UNAVAILABLE"
     default_reason = "WORKER_LOST"
+
+    def __init__(self, model: str, *, tokens_emitted: int = 0) -> None:
+        super().__init__(
+            f"the worker of model {model!r} died under the request",
+            facts={"model": model, "tokens_emitted": tokens_emitted},
+            retry_after_s=1.0,
+        )
+        self.tokens_emitted = tokens_emitted
+
+
+class StoreLost(BramleyError):
+    """The cache store died under the call."""
+
+    code = "UNAVAILABLE"
+    default_reason = "STORE_LOST"
 
 
 class Draining(BramleyError):

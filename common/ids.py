@@ -4,5 +4,3 @@ from typing import NewType
 
 RequestId = NewType("RequestId", str)
 ModelName = NewType("ModelName", str)
-Epoch = NewType("Epoch", int)
-TokenId = NewType("TokenId", int)

@@ -28,11 +28,11 @@ class _Formatter(logging.Formatter):
         return line
 
 
-def setup(process: str, level: str = "INFO") -> None:
+def setup(process: str) -> None:
     """Send everything to stderr, signed with ``process`` ("router", "worker/llama-8b")."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(process))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 def facts(**values: object) -> dict[str, object]:

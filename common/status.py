@@ -54,7 +54,7 @@ class RemoteError(BramleyError):
     """An error that another process answered with, as far as its details tell.
 
     Attributes:
-        status_code: the gRPC code.
+        status_code: the gRPC code; ``code`` is its name.
         field: the field at fault, if the other side named one.
     """
 
@@ -63,6 +63,7 @@ class RemoteError(BramleyError):
         aio = rpc_error if isinstance(rpc_error, grpc.aio.AioRpcError) else None
         source = aio or call
         self.status_code = source.code() if source else grpc.StatusCode.UNKNOWN
+        self.code = self.status_code.name
         text = source.details() if source else str(rpc_error)
         info = error_details_pb2.ErrorInfo()
         violations = error_details_pb2.BadRequest()
@@ -86,7 +87,15 @@ class RemoteError(BramleyError):
 def _details_of(rpc_error: grpc.RpcError) -> Iterable[any_pb2.Any]:
     if not isinstance(rpc_error, grpc.aio.AioRpcError | grpc.Call):
         return ()
-    for key, value in rpc_error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin" and isinstance(value, bytes):
-            return status_pb2.Status.FromString(value).details
+    for _, value in details_trailers(rpc_error):
+        return status_pb2.Status.FromString(value).details
     return ()
+
+
+def details_trailers(error: grpc.aio.AioRpcError | grpc.Call) -> tuple[tuple[str, bytes], ...]:
+    """Find what carries an error's rich details; empty if it has none: it is gRPC's own."""
+    return tuple(
+        (key, value)
+        for key, value in error.trailing_metadata() or ()
+        if key == "grpc-status-details-bin" and isinstance(value, bytes)
+    )

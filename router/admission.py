@@ -16,13 +16,6 @@ RETRY_MAX_S = 30.0
 
 
 @dataclass(frozen=True)
-class Entered:
-    """It has a place in the line, behind ``position`` others that wait."""
-
-    position: int
-
-
-@dataclass(frozen=True)
 class QueueFull:
     """The line is as long as it may be."""
 
@@ -70,7 +63,7 @@ class Line:
             return 0
         return list(self._waiting).index(request)
 
-    def enter(self, request: RequestId) -> Entered | QueueFull:
+    def enter(self, request: RequestId) -> QueueFull | None:
         """Take a request in, unless more would wait than may."""
         assert request not in self._waiting
         assert request not in self._running
@@ -78,7 +71,7 @@ class Line:
         if len(self._waiting) - free >= self.queue_max:
             return QueueFull(len(self._waiting))
         self._waiting[request] = False
-        return Entered(len(self._waiting) - 1)
+        return None
 
     def prepared(self, request: RequestId) -> Sequence[RequestId]:
         """Let a request that entered compete for a place.

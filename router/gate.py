@@ -13,7 +13,7 @@ from bramley.common.errors import NoReadyWorker, Overloaded, QueueTimeout
 from bramley.common.ids import ModelName, RequestId
 from bramley.common.wire import short_name
 from bramley.protos.v1 import types_pb2
-from bramley.router.admission import Line, QueueFull, retry_after_s
+from bramley.router.admission import Line, retry_after_s
 from bramley.router.fleet import WorkerView
 from bramley.router.metrics import ModelMetrics
 from bramley.router.routing import Candidate, choose_worker
@@ -69,14 +69,13 @@ class Gate:
 
         Raises:
             Overloaded: as many wait as may.
-            NoReadyWorker: nobody serves the model, and nobody is about to.
+            NotServed: nobody serves the model, and nobody is about to.
         """
         self.refuse_if_failed()
-        entered = self._line.enter(request)
-        if isinstance(entered, QueueFull):
+        if refusal := self._line.enter(request):
             raise Overloaded(
-                f"{entered.depth} requests wait for model {self.view.model!r} already",
-                facts={"model": self.view.model, "depth": entered.depth},
+                f"{refusal.depth} requests wait for model {self.view.model!r} already",
+                facts={"model": self.view.model, "depth": refusal.depth},
                 retry_after_s=retry_after_s(self._mean_run_s, self._limit()),
             )
         place = self._places[request] = Place(self, self._line, request)
@@ -91,21 +90,16 @@ class Gate:
 
     def choose(self) -> WorkerView | None:
         """Choose a ready worker, if there is one."""
-        choice = choose_worker([Candidate(self.view, self._line.running_count)])
-        return choice.view if choice else None
+        return choose_worker([Candidate(self.view, self._line.running_count)])
 
     def refuse_if_failed(self) -> None:
         """Raise, if waiting for a worker is in vain.
 
         Raises:
-            NoReadyWorker: it is.
+            NotServed: it is.
         """
         if self.view.is_failed:
-            raise NoReadyWorker(
-                f"model {self.view.model!r} does not start: {self.view.reason}",
-                facts={"model": self.view.model, "restarts": self.view.restarts},
-                retry_after_s=RETRY_AFTER_S,
-            )
+            raise NotServed(self.view, f"does not start: {self.view.reason}")
 
     def compete(self, request: RequestId) -> None:
         """Let a prepared request have its turn when it comes."""
@@ -124,6 +118,17 @@ class Gate:
     def _count(self) -> None:
         self._metrics.in_flight.set(self._line.running_count)
         self._metrics.queue_depth.set(self._line.waiting_count)
+
+
+class NotServed(NoReadyWorker):
+    """Nobody serves a model now; ``problem`` goes on after its name."""
+
+    def __init__(self, view: WorkerView, problem: str) -> None:
+        super().__init__(
+            f"model {view.model!r} {problem}",
+            facts={"model": view.model, "restarts": view.restarts},
+            retry_after_s=RETRY_AFTER_S,
+        )
 
 
 class Place:
@@ -153,7 +158,7 @@ class Place:
             The worker.
 
         Raises:
-            NoReadyWorker: waiting is in vain.
+            NotServed: waiting is in vain.
         """
         while (view := self._gate.choose()) is None:
             self._gate.refuse_if_failed()
@@ -172,7 +177,7 @@ class Place:
             The worker.
 
         Raises:
-            NoReadyWorker: waiting is in vain.
+            NotServed: waiting is in vain.
         """
         while not self._line.is_running(self._request):
             self._gate.refuse_if_failed()

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import grpc
 
-from bramley.common.errors import BramleyError, Draining, NoReadyWorker, WorkerLost
+from bramley.common.errors import BramleyError, Draining, WorkerLost
 from bramley.common.logs import facts
-from bramley.common.status import RemoteError
+from bramley.common.status import RemoteError, details_trailers
 from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2, worker_pb2
 from bramley.router.fleet import WorkerView
-from bramley.router.gate import Gate, Place, within
+from bramley.router.gate import Gate, NotServed, Place, within
 from bramley.router.metrics import ModelMetrics
 from bramley.router.outbox import Event, Outbox
 from bramley.router.requests import InFlight
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 
 PREPARE_ATTEMPTS = 2
 SHORT_CALL_S = 30.0
-RETRY_AFTER_S = 1.0
 _LOST = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
@@ -60,8 +59,7 @@ class Workers(Protocol):
 
 def is_lost(error: grpc.aio.AioRpcError) -> bool:
     """Whether the transport failed, rather than the worker answering with an error."""
-    told = any(key == "grpc-status-details-bin" for key, _ in error.trailing_metadata() or ())
-    return error.code() in _LOST and not told
+    return error.code() in _LOST and not details_trailers(error)
 
 
 def bounded_s(remaining_s: float | None) -> float:
@@ -179,7 +177,7 @@ class Relay:
                 )
             except grpc.aio.AioRpcError as error:
                 if self._is_unanswered(error):
-                    raise self._silent(view) from error
+                    raise NotServed(view, "has a worker that does not answer") from error
                 if is_lost(error):
                     attempts_left -= 1
                 elif not _is_draining(error):
@@ -270,24 +268,13 @@ class Relay:
 
     def _lost(self, view: WorkerView) -> WorkerLost:
         log.warning("worker lost under a request", extra=facts(model=view.model, epoch=view.epoch))
-        return WorkerLost(
-            f"the worker of model {view.model!r} died under the request",
-            facts={"model": view.model, "tokens_emitted": self.tokens_sent},
-            retry_after_s=RETRY_AFTER_S,
-        )
+        return WorkerLost(view.model, tokens_emitted=self.tokens_sent)
 
     def _is_unanswered(self, error: grpc.aio.AioRpcError) -> bool:
         """Whether our bound of a short call passed, and not the client's deadline."""
         remaining_s = self._time_remaining()
         is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         return is_late and (remaining_s is None or remaining_s > 0)
-
-    def _silent(self, view: WorkerView) -> NoReadyWorker:
-        return NoReadyWorker(
-            f"the worker of model {view.model!r} does not answer",
-            facts={"model": view.model},
-            retry_after_s=RETRY_AFTER_S,
-        )
 
     @contextmanager
     def _counted(self) -> Generator[None]:

@@ -1,4 +1,4 @@
-"""Chooses a worker among those that serve a model, and says why (pure).
+"""Chooses a worker among those that serve a model (pure).
 
 A model has one worker today; the choice takes any number. What was chosen is carried out by
 router/relay.py: the next file of a request's way.
@@ -23,15 +23,7 @@ class Candidate:
         return max(self.booked, self.view.requests_running + self.view.requests_waiting)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The worker a request goes to."""
-
-    view: WorkerView
-    why: str
-
-
-def choose_worker(candidates: Sequence[Candidate]) -> Choice | None:
+def choose_worker(candidates: Sequence[Candidate]) -> WorkerView | None:
     """Choose the least loaded ready worker.
 
     Returns:
@@ -40,6 +32,4 @@ def choose_worker(candidates: Sequence[Candidate]) -> Choice | None:
     ready = [candidate for candidate in candidates if candidate.view.is_ready]
     if not ready:
         return None
-    least = min(ready, key=lambda candidate: candidate.load)
-    why = "only" if len(ready) == 1 else f"least loaded of {len(ready)}: {least.load}"
-    return Choice(least.view, why)
+    return min(ready, key=lambda candidate: candidate.load).view

@@ -19,13 +19,12 @@ from bramley.common.errors import (
     BramleyError,
     Draining,
     InvalidRequest,
-    NoReadyWorker,
     UnknownResource,
     Unsupported,
     WorkerLost,
 )
 from bramley.common.ids import ModelName
-from bramley.common.status import to_status
+from bramley.common.status import details_trailers, to_status
 from bramley.common.wire import is_span, pack_ids, to_duration, to_seconds, unpack_ids
 from bramley.protos.v1 import (
     generation_pb2,
@@ -36,7 +35,7 @@ from bramley.protos.v1 import (
 )
 from bramley.router import store
 from bramley.router.fleet import WorkerView
-from bramley.router.gate import RETRY_AFTER_S, Gate
+from bramley.router.gate import RETRY_AFTER_S, Gate, NotServed
 from bramley.router.metrics import Metrics, ModelMetrics
 from bramley.router.relay import Relay, Workers, bounded_s, is_lost
 from bramley.router.requests import Registry
@@ -45,7 +44,6 @@ from bramley.router.settings import RouterSettings
 Context = grpc.aio.ServicerContext[Any, Any]
 REQUEST_ID_MAX = 256
 N_MAX = 8
-_DETAILS = "grpc-status-details-bin"
 
 
 class RouterServer(router_pb2_grpc.RouterServiceServicer):
@@ -128,7 +126,11 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
                 time_remaining=context.time_remaining,
                 metrics=self._of_model[gate.view.model],
             )
-            async with _passing_on(context), aclosing(relay.responses()) as responses:
+            async with (
+                _never_again(context),
+                _passing_on(context),
+                aclosing(relay.responses()) as responses,
+            ):
                 async for response in responses:
                     yield response
 
@@ -177,7 +179,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             asked.chat.CopyFrom(request.chat)
         else:
             asked.text = request.text
-        async with _passing_on(context, view):
+        async with _asking(view, context):
             prepared = await self._workers.stub(view).Prepare(
                 worker_pb2.PrepareRequest(request=asked, tokenize_only=True),
                 timeout=bounded_s(context.time_remaining()),
@@ -193,7 +195,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             token_ids_le=pack_ids(request.token_ids),
             skip_special_tokens=request.skip_special_tokens,
         )
-        async with _passing_on(context, view):
+        async with _asking(view, context):
             answer = await self._workers.stub(view).Detokenize(
                 asked, timeout=bounded_s(context.time_remaining())
             )
@@ -204,11 +206,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         gate.refuse_if_failed()
         if view := gate.choose():
             return view
-        raise NoReadyWorker(
-            f"model {model!r} is not ready yet",
-            facts={"model": model},
-            retry_after_s=RETRY_AFTER_S,
-        )
+        raise NotServed(gate.view, "is not ready yet")
 
     async def ListModels(
         self, request: router_pb2.ListModelsRequest, context: Context
@@ -289,7 +287,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
 
     async def _cache_roots(self, model: str, context: Context) -> Sequence[bytes]:
         view = self._ready(model)
-        async with _passing_on(context, view):
+        async with _asking(view, context):
             info = await self._workers.stub(view).Info(
                 worker_pb2.InfoRequest(), timeout=bounded_s(context.time_remaining())
             )
@@ -317,7 +315,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
                 asked.token_ids.CopyFrom(request.token_ids)
             case None:
                 raise InvalidRequest("input", "none of chat, text and token_ids is set")
-        async with _passing_on(context, view):
+        async with _asking(view, context):
             told = await self._workers.stub(view).Explain(
                 worker_pb2.WorkerServiceExplainRequest(request=asked),
                 timeout=bounded_s(context.time_remaining()),
@@ -348,23 +346,35 @@ def _model(gate: Gate) -> router_pb2.Model:
 
 
 @asynccontextmanager
-async def _passing_on(context: Context, view: WorkerView | None = None) -> AsyncGenerator[None]:
-    """End the call with a worker's own status, details and all; after tokens, never to retry."""
+async def _passing_on(context: Context) -> AsyncGenerator[None]:
+    """End the call with another process's own status, details and all."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        await context.abort(error.code(), error.details() or "", details_trailers(error))
+
+
+@asynccontextmanager
+async def _asking(view: WorkerView, context: Context) -> AsyncGenerator[None]:
+    """End a short call as its worker says, or with the news that it died."""
+    async with _passing_on(context):
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            if not is_lost(error):
+                raise
+            raise WorkerLost(view.model) from error
+
+
+@asynccontextmanager
+async def _never_again(context: Context) -> AsyncGenerator[None]:
+    """Forbid gRPC to try a call again of whose answer a part was sent."""
     try:
         yield
     except WorkerLost as error:
-        if error.facts.get("tokens_emitted", "0") == "0":
+        if not error.tokens_emitted:
             raise
         status = to_status(error)
         pushback = ("grpc-retry-pushback-ms", "-1")
         metadata = (*(status.trailing_metadata or ()), pushback)
         await context.abort(status.code, status.details, metadata)
-    except grpc.aio.AioRpcError as error:
-        if view is not None and is_lost(error):
-            raise WorkerLost(
-                f"the worker of model {view.model!r} died under the request",
-                facts={"model": view.model},
-                retry_after_s=RETRY_AFTER_S,
-            ) from error
-        metadata = [pair for pair in error.trailing_metadata() or () if pair[0] == _DETAILS]
-        await context.abort(error.code(), error.details() or "", tuple(metadata))

@@ -6,7 +6,7 @@ incarnation at the next one.
 
 import grpc
 
-from bramley.common.errors import NotLoaded, WorkerLost
+from bramley.common.errors import NotLoaded, StoreLost
 from bramley.common.rpc import open_channel
 from bramley.protos.v1 import cachestore_pb2, cachestore_pb2_grpc, router_pb2
 from bramley.router.relay import is_lost
@@ -37,7 +37,7 @@ async def flush(
         What is there, and what could not be written.
 
     Raises:
-        WorkerLost: the store died under the call.
+        StoreLost: the store died under the call.
         AioRpcError: it answered with an error.
     """
     async with open_channel(address) as channel:
@@ -47,10 +47,8 @@ async def flush(
         except grpc.aio.AioRpcError as error:
             if not is_lost(error):
                 raise
-            raise WorkerLost(
-                "the cache store died under the request",
-                reason="STORE_LOST",
-                retry_after_s=RETRY_AFTER_S,
+            raise StoreLost(
+                "the cache store died under the request", retry_after_s=RETRY_AFTER_S
             ) from error
     return router_pb2.FlushCacheResponse(
         ok=told.ok,

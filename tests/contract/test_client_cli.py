@@ -178,11 +178,12 @@ def test_refused_field_is_one_line_and_code_2(
 def test_lost_worker_is_one_line_and_code_1_after_the_text(
     shell: Shell, router: FakeRouter, capsys: Output
 ) -> None:
-    router.script = [*answer("Hel")[:3], WorkerLost("the worker died")]
+    router.script = [*answer("Hel")[:3], WorkerLost(MODEL)]
     assert shell.run("generate", MODEL, "hi") == 1
     output = capsys.readouterr()
     assert output.out == "Hel\n"
-    assert output.err == "bramley: the worker died [WORKER_LOST]\n"
+    assert output.err.endswith("died under the request [WORKER_LOST]\n")
+    assert output.err.count("\n") == 1
 
 
 @pytest.mark.usefixtures("router")

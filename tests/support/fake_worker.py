@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from array import array
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,6 +29,7 @@ from bramley.common.errors import (
     Unsupported,
 )
 from bramley.common.ids import ModelName
+from bramley.common.wire import pack_ids, unpack_ids
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 
 # As a process its folder, not the one above, is the first of the path.
@@ -38,7 +38,7 @@ from support.script import Script, read
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Responses = AsyncGenerator[worker_pb2.WorkerServiceGenerateResponse]
-SERVICE = "bramley.protos.v1.WorkerService"
+SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 PREFILL_CHUNKS = 4
 
 
@@ -127,7 +127,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 kind, prompt=len(ids), max_tokens=wanted, limit=script.context_tokens
             )
         return worker_pb2.PrepareResponse(
-            token_ids_le=array("I", ids).tobytes(), stable_tokens=len(ids), max_tokens=wanted
+            token_ids_le=pack_ids(ids), stable_tokens=len(ids), max_tokens=wanted
         )
 
     async def Generate(
@@ -195,7 +195,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.WorkerServiceDetokenizeRequest, context: Context
     ) -> worker_pb2.WorkerServiceDetokenizeResponse:
         """Bytes to text."""
-        ids = array("I", request.token_ids_le)
+        ids = unpack_ids(request.token_ids_le)
         if any(token > 255 for token in ids):
             raise InvalidRequest("token_ids", "a token is outside the vocabulary")
         text = bytes(list(ids)).decode(errors="replace")
@@ -227,7 +227,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.WorkerServiceGenerateRequest, script: Script
     ) -> Responses:
         await self._act("accepted", script)
-        prompt = array("I", request.prepared.token_ids_le)
+        prompt = unpack_ids(request.prepared.token_ids_le)
         self._prompt_tokens += len(prompt)
         yield worker_pb2.WorkerServiceGenerateResponse(
             started=generation_pb2.Started(prompt_tokens=len(prompt))
@@ -254,7 +254,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def _decode(
         self, request: worker_pb2.WorkerServiceGenerateRequest, script: Script
     ) -> Responses:
-        prompt = array("I", request.prepared.token_ids_le)
+        prompt = unpack_ids(request.prepared.token_ids_le)
         texts = list(bytes(list(prompt)).decode()) if script.echo else None
         total = min(request.prepared.max_tokens, len(texts) if texts else sys.maxsize)
         start_s, sent = time.monotonic(), 0

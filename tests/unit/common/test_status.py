@@ -17,7 +17,8 @@ EXAMPLES: list[BramleyError] = [
     errors.DeviceOom("no memory"),
     errors.QueueTimeout("waited"),
     errors.NoReadyWorker("none", retry_after_s=0.25),
-    errors.WorkerLost("died", facts={"tokens_emitted": 2}),
+    errors.WorkerLost("llama", tokens_emitted=2),
+    errors.StoreLost("died"),
     errors.Draining("stopping"),
     errors.Unsupported("absent"),
     errors.EngineFault("a bug"),
@@ -39,6 +40,7 @@ def over_the_wire(error: BramleyError) -> RemoteError:
 def test_an_error_survives_the_wire(error: BramleyError) -> None:
     received = over_the_wire(error)
     assert received.status_code is grpc.StatusCode[error.code]
+    assert received.code == error.code
     assert (received.message, received.reason) == (error.message, error.reason)
     assert received.facts == error.facts
     assert received.retry_after_s == error.retry_after_s

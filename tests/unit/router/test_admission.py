@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bramley.common.ids import RequestId
-from bramley.router.admission import Entered, Line, QueueFull, retry_after_s
+from bramley.router.admission import Line, QueueFull, retry_after_s
 
 
 def names(text: str) -> list[RequestId]:
@@ -49,13 +49,14 @@ def test_as_many_enter_as_may_run_and_wait() -> None:
     line = line_of("ab", queue_max=1, running_max=1)
     assert line.enter(RequestId("c")) == QueueFull(depth=1)
     line.leave(RequestId("a"))
-    assert line.enter(RequestId("c")) == Entered(position=0)
+    assert line.enter(RequestId("c")) is None
+    assert line.position(RequestId("c")) == 0
 
 
 def test_free_places_count_while_nobody_is_prepared() -> None:
     line = Line(queue_max=1, running_max=2)
     entered = [line.enter(request) for request in names("abcd")]
-    assert entered == [Entered(0), Entered(1), Entered(2), QueueFull(depth=3)]
+    assert entered == [None, None, None, QueueFull(depth=3)]
 
 
 def test_fewer_places_end_nobody() -> None:
@@ -96,7 +97,7 @@ class LineMachine(RuleBasedStateMachine):
         """One more arrives."""
         self.count += 1
         request = RequestId(str(self.count))
-        if isinstance(self.line.enter(request), Entered):
+        if self.line.enter(request) is None:
             self.here.append(request)
 
     @precondition(lambda self: self.here)

@@ -28,7 +28,7 @@ def test_nobody_is_chosen_when_nobody_is_ready() -> None:
 def test_the_only_ready_one_is_chosen() -> None:
     choice = choose_worker([candidate(1, is_ready=False), candidate(2, booked=9)])
     assert choice is not None
-    assert (choice.view.epoch, choice.why) == (2, "only")
+    assert choice.epoch == 2
 
 
 def test_the_least_loaded_is_chosen_by_bookings_and_reports() -> None:
@@ -36,10 +36,10 @@ def test_the_least_loaded_is_chosen_by_bookings_and_reports() -> None:
         [candidate(1, booked=3), candidate(2, reported=2), candidate(3, booked=1, reported=4)]
     )
     assert choice is not None
-    assert (choice.view.epoch, choice.why) == (2, "least loaded of 3: 2")
+    assert choice.epoch == 2
 
 
 def test_the_first_of_equals_is_chosen() -> None:
     choice = choose_worker([candidate(1, booked=1), candidate(2, booked=1)])
     assert choice is not None
-    assert choice.view.epoch == 1
+    assert choice.epoch == 1
