@@ -1,26 +1,24 @@
-"""``make demo``: the embedded model on this machine, one stream, four, and one crash, in figures.
+"""``make demo``: one prompt cold, warm, and after everything has died once, in figures.
 
-Arguments go to ``bramley up``. The exit code is 0 only if the answer after the crash is the
-answer before it, the lost request was told so, and nothing is left at the end.
+Arguments go to ``bramley up``. The exit code is 0 only if every greedy answer to the prompt
+is the first one's, a request whose worker was killed was told so, and nothing is left.
 """
 
-import json
 import os
+import secrets
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bramley.bench.cluster import Cluster, Failed, running
 from bramley.client import Client
-from bramley.client.commands.down import is_alive
+from bramley.client.commands.answer import wait_for
 from bramley.client.commands.screen import print_table
 from bramley.client.events import Completion, Delta, Event, Gathering
 from bramley.common.status import RemoteError
@@ -28,19 +26,24 @@ from bramley.common.status import RemoteError
 if TYPE_CHECKING:
     from bramley.client.requests import Message
 
-PROMPTS = (
-    "Tell me about the life of a lighthouse keeper.",
-    "Explain how rain is made, step by step.",
-    "Describe a walk through an old market.",
-    "Write a letter to a friend who lives at sea.",
-)
+PROMPT_TOKENS = 600
 MAX_TOKENS = 32
 TOKENS_BEFORE_KILL = 8
 BACK_WITHIN_S = 60.0
-
-
-class Failed(Exception):
-    """The demo did not show what it should."""
+KEPT_WITHIN_S = 5.0
+STORY = (
+    "Every evening the keeper climbed the stairs of the lighthouse and lit the lamp. ",
+    "Ships passed far out, and on clear nights he could count their lights. ",
+    "In winter the waves reached the door, and salt covered the windows. ",
+    "Once a month a boat brought letters, oil, bread and news from the town. ",
+    "He wrote the weather into a book, and what he thought about it as well. ",
+)
+QUESTIONS = (
+    "What does the keeper do in the evening?",
+    "What does the boat bring?",
+    "What is winter like there?",
+    "What does he write into his book?",
+)
 
 
 @dataclass(frozen=True)
@@ -62,185 +65,181 @@ class Answer:
         return (self.tokens - 1) / max(self.total_s - self.ttft_s, 1e-9)
 
 
-class Cluster:
-    """A cluster in a state folder of its own, driven by the command line."""
+@dataclass(frozen=True)
+class Phase:
+    """A row of the table."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self._state_dir = state_dir
-        self._pids: set[int] = set()
-        self._run_dirs: set[Path] = set()
+    name: str
+    cached: dict[str, int]
+    ttft_s: float
+    rate: float
 
-    def command(self, *arguments: str, check: bool = True) -> str:
-        """Run ``bramley`` on the state folder, and return what it printed."""
-        command = [sys.executable, "-P", "-m", "bramley.client"]
-        command += ["--state-dir", str(self._state_dir), *arguments]
-        ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)  # noqa: S603
-        if check and ended.returncode:
-            raise Failed(f"`bramley {arguments[0]}` ended with exit code {ended.returncode}")
-        return ended.stdout
 
-    def status(self) -> dict[str, Any]:
-        """Ask what runs; its processes and folders are remembered for ``down``."""
-        status = json.loads(self.command("status", "--json"))
-        self._pids |= {process["pid"] for process in status["processes"] if process["pid"]}
-        if (node := status["addresses"]["node"]) is not None:
-            self._run_dirs.add(Path(node.removeprefix("unix:")).parent)
-        return status
+class Demo:
+    """Asks the model of a cluster, phase by phase."""
 
-    def worker_pid(self, model: str) -> int:
-        """Find the process that has ``model``."""
-        processes = self.status()["processes"]
-        of_model = ("worker", model)
-        return next(each["pid"] for each in processes if (each["role"], each["name"]) == of_model)
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        status = cluster.status()
+        self._model: str = status["models"][0]["name"]
+        with self._client() as client:
+            self._story = story(client, self._model)
+        self._first: Completion | None = None
+        self.phases: list[Phase] = []
 
-    def down(self) -> list[str]:
-        """End everything, whatever state it is in.
+    def ask_once(self, name: str) -> None:
+        """Ask the first question and add a row.
+
+        Raises:
+            Failed: the answer is another one than at first.
+        """
+        with self._client() as client:
+            wait_for(client, self._model, BACK_WITHIN_S)
+            answer = self._ask(client, QUESTIONS[0])
+        self._compare(name, answer.completion)
+        cached = answer.completion.usage.cached_tokens
+        self.phases.append(Phase(name, cached, answer.ttft_s, answer.decode_rate))
+
+    def ask_all(self, name: str) -> None:
+        """Ask all questions at once and add one row for them together.
+
+        Raises:
+            Failed: the answer to the first question is another one than at first.
+        """
+        start_s = time.perf_counter()
+        with self._client() as client, ThreadPoolExecutor(len(QUESTIONS)) as pool:
+            answers = list(pool.map(partial(self._ask, client), QUESTIONS))
+        took_s = time.perf_counter() - start_s
+        self._compare(name, answers[0].completion)
+        usages = [answer.completion.usage.cached_tokens for answer in answers]
+        cached = {tier: sum(usage[tier] for usage in usages) for tier in usages[0]}
+        ttft_s = sum(answer.ttft_s for answer in answers) / len(answers)
+        rate = sum(answer.tokens for answer in answers) / took_s
+        self.phases.append(Phase(name, cached, ttft_s, rate))
+
+    def keep(self) -> None:
+        """Wait until what was computed is on the disk, where there is a store."""
+        give_up_s = time.monotonic() + KEPT_WITHIN_S
+        with self._client() as client:
+            while time.monotonic() < give_up_s:
+                try:
+                    if client.flush_cache().longest_prefix_tokens:
+                        return
+                except RemoteError as error:
+                    if error.reason == "NO_STORE":
+                        return
+                    raise
+                time.sleep(0.1)
+
+    def kill(self, role: str) -> None:
+        """Kill a process with SIGKILL and wait until its next incarnation runs."""
+        if (process := self._cluster.process(role)) is None:  # there is no store
+            return
+        os.kill(process["pid"], signal.SIGKILL)
+        self._cluster.until_replaced(process, BACK_WITHIN_S)
+
+    def kill_worker(self) -> RemoteError:
+        """Kill the worker in the middle of an answer, and wait until the next one runs.
 
         Returns:
-            What was left over by ``bramley down``.
+            What the client was told.
+
+        Raises:
+            Failed: the answer ended as if nothing had happened.
         """
-        if self.status()["state"] == "running":
-            self.command("down", check=False)
-        left = [f"process {pid}" for pid in sorted(self._pids) if is_alive(pid)]
-        left += [f"folder {folder}" for folder in self._run_dirs if folder.exists()]
-        return left
-
-
-@contextmanager
-def running(arguments: Sequence[str]) -> Generator[Cluster]:
-    """Run a cluster while the block runs.
-
-    Yields:
-        The cluster, ready.
-
-    Raises:
-        Failed: something of it is left.
-    """
-    with tempfile.TemporaryDirectory(prefix="bramley-demo-") as folder:
-        cluster = Cluster(Path(folder) / "state")
+        process = self._cluster.process("worker")
+        assert process is not None, "a model is ready without a worker"
+        tokens = 0
         try:
-            anywhere = "127.0.0.1:0"
-            cluster.command("up", "--detach", "--grpc", anywhere, "--http", anywhere, *arguments)
-            yield cluster
-        finally:
-            left = cluster.down()
-        if left:
-            raise Failed(f"left over: {', '.join(left)}")
-
-
-def ask(client: Client, model: str, prompt: str, *, show: bool = False) -> Answer:
-    """Take one greedy answer as it streams, and print it if ``show``."""
-    gathering, first_s, start_s = Gathering(), 0.0, time.perf_counter()
-    with closing(stream(client, model, prompt)) as events:
-        for event in events:
-            gathering.add(event)
-            if isinstance(event, Delta):
-                first_s = first_s or time.perf_counter() - start_s
-                if show:
-                    print(event.text, end="", flush=True)
-    return Answer(gathering.completion(), first_s, time.perf_counter() - start_s)
-
-
-def stream(client: Client, model: str, prompt: str) -> Generator[Event]:
-    """Ask for a greedy answer."""
-    turn: Message = {"role": "user", "content": prompt}
-    return client.generate(model, messages=[turn], max_tokens=MAX_TOKENS, temperature=0.0)
-
-
-def ask_all(client: Client, model: str) -> tuple[list[Answer], float]:
-    """Ask every prompt at once; return the answers and the seconds until the last has ended."""
-    start_s = time.perf_counter()
-    with ThreadPoolExecutor(len(PROMPTS)) as pool:
-        answers = list(pool.map(partial(ask, client, model), PROMPTS))
-    return answers, time.perf_counter() - start_s
-
-
-def lose_worker(client: Client, model: str, pid: int) -> RemoteError:
-    """Kill the worker ``pid`` in the middle of an answer.
-
-    Returns:
-        What the client was told.
-
-    Raises:
-        Failed: the answer ended as if nothing had happened.
-    """
-    tokens = 0
-    try:
-        with closing(stream(client, model, PROMPTS[0])) as events:
-            for event in events:
-                if isinstance(event, Delta) and tokens < TOKENS_BEFORE_KILL:
-                    tokens = event.completion_tokens
-                    if tokens >= TOKENS_BEFORE_KILL:
-                        os.kill(pid, signal.SIGKILL)
-    except RemoteError as error:
-        return error
-    raise Failed("the answer of a killed worker ended well")
-
-
-def ask_until_answered(client: Client, model: str) -> tuple[Answer, float]:
-    """Ask the first prompt until it is answered.
-
-    Returns:
-        The answer, and the seconds until its first token.
-
-    Raises:
-        RemoteError: refused for another reason than that no worker serves, or for too long.
-    """
-    start_s = time.perf_counter()
-    while True:
-        asked_s = time.perf_counter() - start_s
-        try:
-            answer = ask(client, model, PROMPTS[0])
+            with self._client() as client, closing(self._stream(client, QUESTIONS[1])) as events:
+                for event in events:
+                    if isinstance(event, Delta) and tokens < TOKENS_BEFORE_KILL:
+                        tokens = event.completion_tokens
+                        if tokens >= TOKENS_BEFORE_KILL:
+                            os.kill(process["pid"], signal.SIGKILL)
         except RemoteError as error:
-            if error.status_code.name != "UNAVAILABLE" or asked_s > BACK_WITHIN_S:
-                raise
-            time.sleep(0.05)
-        else:
-            return answer, asked_s + answer.ttft_s
+            self._cluster.until_replaced(process, BACK_WITHIN_S)
+            return error
+        raise Failed("the answer of a killed worker ended well")
+
+    def restart(self) -> None:
+        """Stop everything, and start it again.
+
+        Raises:
+            Failed: something was left.
+        """
+        if left := self._cluster.down():
+            raise Failed(f"left over: {', '.join(left)}")
+        self._cluster.up()
+
+    def _ask(self, client: Client, question: str) -> Answer:
+        gathering, first_s, start_s = Gathering(), 0.0, time.perf_counter()
+        with closing(self._stream(client, question)) as events:
+            for event in events:
+                gathering.add(event)
+                if isinstance(event, Delta):
+                    first_s = first_s or time.perf_counter() - start_s
+        return Answer(gathering.completion(), first_s, time.perf_counter() - start_s)
+
+    def _stream(self, client: Client, question: str) -> Generator[Event]:
+        turn: Message = {"role": "user", "content": self._story + question}
+        return client.generate(self._model, messages=[turn], max_tokens=MAX_TOKENS, temperature=0.0)
+
+    def _compare(self, phase: str, completion: Completion) -> None:
+        if self._first is None:
+            self._first = completion
+            print(f"> … {QUESTIONS[0]}\n{completion.text.strip()} …\n")
+        if completion.token_ids != self._first.token_ids:
+            raise Failed(f"{phase}: the answer is another one than at first")
+
+    @contextmanager
+    def _client(self) -> Generator[Client]:
+        with Client(self._cluster.status()["addresses"]["socket"]) as client:
+            yield client
 
 
-def show(cluster: Cluster, ready_s: float) -> None:
-    """Show everything there is to show, and print the figures.
-
-    Raises:
-        Failed: the answer after the crash is another one.
-    """
-    status = cluster.status()
-    model: str = status["models"][0]["name"]
-    with Client(status["addresses"]["grpc"]) as client:
-        print(f"> {PROMPTS[0]}")
-        alone = ask(client, model, PROMPTS[0], show=True)
-        print("\n")
-        together, together_s = ask_all(client, model)
-        told = lose_worker(client, model, cluster.worker_pid(model))
-        print("one worker killed with SIGKILL in the middle of an answer; its client was told:")
-        print(f"  {told.status_code.name} {told.reason} {told.facts}: {told.message}\n")
-        after, back_s = ask_until_answered(client, model)
-    total_rate = sum(answer.tokens for answer in together) / together_s
-    ratio = total_rate / (alone.tokens / alone.total_s)
-    same = after.completion.token_ids == alone.completion.token_ids
-    same_together = together[0].completion.token_ids == alone.completion.token_ids
-    print_table(
-        ("what", "figure"),
-        [
-            ("model", model),
-            ("start to ready", f"{ready_s:.2f} s"),
-            ("one stream: time to first token", f"{alone.ttft_s * 1e3:.0f} ms"),
-            ("one stream: then", f"{alone.decode_rate:.1f} tokens/s"),
-            (f"{len(together)} streams: together", f"{total_rate:.1f} tokens/s"),
-            (f"{len(together)} streams: against one, whole answers", f"{ratio:.2f} x"),
-            (f"{len(together)} streams: first answer equals the one alone", yes(same_together)),
-            ("worker killed: until the next first token", f"{back_s:.2f} s"),
-            ("worker killed: answer equals the one before", yes(same)),
-        ],
-    )
-    if not same:
-        raise Failed("the answer after the crash is another one")
+def story(client: Client, model: str) -> str:
+    """Write a prompt that nobody has asked before, of some PROMPT_TOKENS tokens."""
+    text = f"Story number {secrets.token_hex(8)}. "
+    sentences = 0
+    while len(client.tokenize(model, text)) < PROMPT_TOKENS:
+        text += STORY[sentences % len(STORY)]
+        sentences += 1
+    return text
 
 
-def yes(claim: bool) -> str:
-    """Word a claim."""
-    return "yes" if claim else "NO"
+def show(cluster: Cluster) -> None:
+    """Go through the phases and print the table."""
+    demo = Demo(cluster)
+    demo.ask_once("cold")
+    demo.ask_once("warm")
+    demo.keep()
+    told = demo.kill_worker()
+    demo.ask_once("worker killed")
+    demo.kill("store")
+    demo.ask_once("store killed")
+    demo.restart()
+    demo.ask_once("all stopped, started again")
+    demo.ask_all("four at once, together")
+    print_phases(demo.phases)
+    print(f"\nthe killed worker's client was told: {told.code} {told.reason} {told.facts}")
+
+
+def print_phases(phases: list[Phase]) -> None:
+    """Print a row a phase; times to the first token also as what the first one's is of them."""
+    header = ("phase", "cached tokens", "first token", "tokens/s", "against cold")
+    cold_s = phases[0].ttft_s
+    rows = [
+        (
+            phase.name,
+            ", ".join(f"{count} {tier}" for tier, count in phase.cached.items() if count) or "0",
+            f"{phase.ttft_s * 1e3:.0f} ms",
+            f"{phase.rate:.1f}",
+            f"{cold_s / max(phase.ttft_s, 1e-9):.1f} x",
+        )
+        for phase in phases
+    ]
+    print_table(header, rows)
 
 
 def main() -> int:
@@ -248,11 +247,12 @@ def main() -> int:
     start_s = time.perf_counter()
     try:
         with running(sys.argv[1:]) as cluster:
-            show(cluster, time.perf_counter() - start_s)
+            show(cluster)
     except (Failed, RemoteError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
-    print(f"\nall ended, nothing left, after {time.perf_counter() - start_s:.1f} s")
+    took_s = time.perf_counter() - start_s
+    print(f"every answer to one prompt is the same; nothing is left, after {took_s:.0f} s")
     return 0
 
 

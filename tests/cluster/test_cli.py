@@ -87,7 +87,7 @@ def test_up_serves_and_down_leaves_nothing(shell: Shell) -> None:
     addresses = status["addresses"]
     assert all(f"{kind:<7} {addresses[kind]}\n" in up.stdout for kind in ("grpc", "http"))
     pids = shell.pids()
-    assert pids.keys() == {"supervisor", "router", "worker"}
+    assert pids.keys() == {"supervisor", "store", "router", "worker"}
 
     answer = shell.run("generate", MODEL, "hi", "--max-tokens", "3")
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "0 1 2 \n", "")
@@ -151,7 +151,7 @@ def test_demo_shows_its_figures_and_leaves_nothing(shell: Shell, tmp_path: Path)
     arguments = shell.up_arguments(interval_s=0.01)
     given = arguments[arguments.index("--set") :]
     ended = subprocess.run(
-        [sys.executable, "-m", "bramley.bench.demo", *given],
+        shell.command("demo", *given),
         check=False,
         capture_output=True,
         text=True,
@@ -159,5 +159,34 @@ def test_demo_shows_its_figures_and_leaves_nothing(shell: Shell, tmp_path: Path)
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "UNAVAILABLE WORKER_LOST" in ended.stdout
-    assert "worker killed: answer equals the one before   yes" in ended.stdout
+    phases = ("cold", "warm", "worker killed", "store killed", "all stopped", "four at once")
+    lines = ended.stdout.splitlines()
+    assert all(any(line.startswith(phase) for line in lines) for phase in phases)
     assert list(temporary.iterdir()) == []
+
+
+def test_demo_fails_if_an_answer_is_another_one(shell: Shell) -> None:
+    demo = (
+        "import itertools, sys; from bramley.bench import demo;"
+        "counts = itertools.count(8);"
+        "demo.MAX_TOKENS = type('N', (), {'__index__': lambda _: next(counts)})();"
+        "sys.exit(demo.main())"
+    )
+    given = shell.up_arguments()
+    command = [sys.executable, "-c", demo, *given[given.index("--set") :]]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == "demo: warm: the answer is another one than at first\n"
+
+
+def test_the_cache_is_shown_flushed_and_verified_running_and_stopped(shell: Shell) -> None:
+    assert shell.up().returncode == 0
+    stats = json.loads(shell.run("cache", "stats", "--json").stdout)
+    assert stats["gauges"]["objects"] == 0
+    assert shell.run("cache", "stats").returncode == 0
+    flushed = shell.run("cache", "flush")
+    assert (flushed.returncode, flushed.stderr) == (0, "")
+    assert shell.run("cache", "verify").stdout == "0 objects are whole\n"
+    assert shell.run("down").returncode == 0
+    assert (shell.state_dir / "cache.noindex").is_dir()
+    assert shell.run("cache", "verify").returncode == 0

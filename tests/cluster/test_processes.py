@@ -27,6 +27,7 @@ async def test_only_workers_have_mlx_loaded(served: Served) -> None:
     children = served.cluster.children()
     assert mapped(children["worker", "tiny"]) >= {"mlx", "tokenizers"}
     assert mapped(children["router", "router"]) == set()
+    assert mapped(children["store", "store"]) == set()
     assert mapped(served.cluster.supervisor.pid) == set()
 
 
