@@ -9,7 +9,7 @@ import msgspec
 from bramley.common.errors import NoReadyWorker
 
 if TYPE_CHECKING:
-    from bramley.common.child import Lease
+    from bramley.common.lease import Lease
 
 
 _NODE_FILE = "node.json"
@@ -66,7 +66,7 @@ def has_node(state_dir: Path) -> bool:
 
 def owner(state_dir: Path) -> "Lease | None":
     """Read the lease of the supervisor that owns ``state_dir`` now; None without an owner."""
-    from bramley.common.child import read_lease  # noqa: PLC0415 -- loads asyncio
+    from bramley.common.lease import read_lease  # noqa: PLC0415 -- loads msgspec
 
     lease = read_lease(state_dir / "lease.json")
     return lease if lease is not None and lease.is_fresh(time.monotonic()) else None

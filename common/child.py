@@ -17,8 +17,7 @@ from pathlib import Path
 import msgspec
 
 from bramley.common.errors import SettingsError
-
-LEASE_TTL_S = 5.0
+from bramley.common.lease import read_lease
 
 
 class ChildContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,27 +65,6 @@ def parse_context(argument: str) -> ChildContext:
         raise SettingsError("--child", str(error)) from error
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """Which supervisor owns a state folder; ``renewed_s`` is on the machine's monotonic clock."""
-
-    epoch: int
-    pid: int
-    start_time: float
-    renewed_s: float
-
-    def is_fresh(self, now_s: float) -> bool:
-        """Whether it was renewed within its time; a clock that went back is a restart."""
-        return 0 <= now_s - self.renewed_s < LEASE_TTL_S
-
-
-def read_lease(path: Path) -> Lease | None:
-    """Read a lease; None if there is none, or not a whole one."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Lease)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
 class Child:
     """Runs the bond. Make one inside the event loop, before anything is bound."""
 
@@ -120,11 +98,18 @@ class Child:
         await _end_of_file(self._context.owner_fd)
         owned_s = time.monotonic()
         while (now_s := time.monotonic()) - owned_s < self._context.orphan_grace_s:
-            lease = read_lease(Path(self._context.lease_file))
-            if lease is not None and lease.is_fresh(now_s):
+            if _is_owned(Path(self._context.lease_file), now_s):
                 owned_s = now_s
             await asyncio.sleep(0.5)
         self.stop("orphaned")
+
+
+def _is_owned(lease_file: Path, now_s: float) -> bool:
+    try:
+        lease = read_lease(lease_file)
+    except OSError:  # no news; the next look may tell
+        return False
+    return lease is not None and lease.is_fresh(now_s)
 
 
 async def _end_of_file(fd: int) -> None:

@@ -16,6 +16,7 @@ BramleyError
 ├── Unsupported              UNIMPLEMENTED        a whole RPC
 └── EngineFault              INTERNAL
 SettingsError                exit code 2          names the key
+CannotListen                 exit code 1          names the address
 
 common/status.py turns these into gRPC statuses with details and back.
 """
@@ -187,3 +188,10 @@ class SettingsError(Exception):
         super().__init__(f"{key}: {problem}")
         self.key = key
         self.problem = problem
+
+
+class CannotListen(OSError):
+    """An address is somebody else's, or not ours to bind."""
+
+    def __init__(self, address: str, problem: object) -> None:
+        super().__init__(f"cannot listen on {address}: {problem}")

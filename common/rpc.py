@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from bramley.common.errors import BramleyError, EngineFault, InvalidRequest
+from bramley.common.errors import BramleyError, CannotListen, EngineFault, InvalidRequest
 from bramley.common.status import to_status
 
 log = logging.getLogger(__name__)
@@ -64,14 +64,14 @@ def bind(server: grpc.aio.Server, address: str) -> int:
         The port, or 1 for a unix socket.
 
     Raises:
-        OSError: somebody else has it.
+        CannotListen: somebody else has it.
     """
     try:
         port = server.add_insecure_port(address)
     except RuntimeError as error:
-        raise OSError(f"cannot listen on {address}: {error}") from error
+        raise CannotListen(address, error) from error
     if port == 0:
-        raise OSError(f"cannot listen on {address}: it is in use or not ours to bind")
+        raise CannotListen(address, "it is in use or not ours to bind")
     return port
 
 

@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 import msgspec
 import psutil
 
-from bramley.common.child import LEASE_TTL_S, Lease, read_lease
+from bramley.common.lease import LEASE_TTL_S, Lease, read_lease
 from bramley.common.logs import facts
 from bramley.deploy.state import StateFolder, replace_file
 

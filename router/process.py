@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from prometheus_client import CollectorRegistry, start_http_server
 
-from bramley.common.errors import SettingsError
+from bramley.common.errors import CannotListen, SettingsError
 from bramley.common.logs import facts
 from bramley.common.rpc import add_health, add_reflection, bind, new_server
 from bramley.protos.v1 import router_pb2, router_pb2_grpc
@@ -54,7 +54,7 @@ class Router:
             Once it does.
 
         Raises:
-            OSError: an address is not to be had.
+            CannotListen: an address is not to be had.
             SettingsError: an address is none.
         """
         host, _ = _host_and_port("grpc", self._settings.grpc)
@@ -120,7 +120,7 @@ async def _metrics_server(address: str, registry: CollectorRegistry) -> AsyncGen
     try:
         server, _ = start_http_server(port, host, registry)
     except OSError as error:
-        raise OSError(f"cannot listen on {address}: {error}") from error
+        raise CannotListen(address, error) from error
     try:
         yield f"{host}:{server.server_port}"
     finally:

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from bramley.client import cli
-from bramley.common.child import Lease
 from bramley.common.errors import ContextTooLong, NoReadyWorker, WorkerLost
+from bramley.common.lease import Lease
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
 from support.fake_router import MODEL, FakeRouter, Hold, Step, answer, serving, write_state
 

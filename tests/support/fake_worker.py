@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
+import msgspec
 
-from bramley.common import logs, rpc
-from bramley.common.child import Child, ChildContext, parse_context
+from bramley.common import rpc
+from bramley.common.child import Child, ChildContext
 from bramley.common.errors import (
     ContextTooLong,
     DeviceOom,
@@ -29,6 +30,7 @@ from bramley.common.errors import (
     Unsupported,
 )
 from bramley.common.ids import ModelName
+from bramley.common.main import run_child
 from bramley.common.wire import pack_ids, unpack_ids
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 
@@ -381,24 +383,23 @@ async def run(context: ChildContext, script: Script) -> None:
     await server.stop(0.5)
 
 
-def main() -> int:
-    """Parse the arguments and run.
+class AnySettings(msgspec.Struct):
+    """A worker's settings, which say nothing to a fake one."""
 
-    Returns:
-        The exit code of the script, if it sets one.
-    """
+
+def main() -> int:
+    """Run as the script says: the exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--script", type=Path)
-    parser.add_argument("--child", required=True)
-    parser.add_argument("--settings", required=True, type=Path)
-    arguments = parser.parse_args()
+    arguments, rest = parser.parse_known_args()
     script = read(arguments.script)
-    context = parse_context(arguments.child)
-    logs.setup(f"worker/{context.name}")
     if script.exit_code >= 0:
         return script.exit_code
-    asyncio.run(run(context, script))
-    return 0
+
+    async def serve(context: ChildContext, _: AnySettings) -> None:
+        await run(context, script)
+
+    return run_child("worker", AnySettings, serve, rest)
 
 
 if __name__ == "__main__":

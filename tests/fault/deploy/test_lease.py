@@ -16,7 +16,7 @@ import msgspec
 import psutil
 import pytest
 
-from bramley.common.child import LEASE_TTL_S, Lease, read_lease
+from bramley.common.lease import LEASE_TTL_S, Lease, read_lease
 from bramley.deploy import lease
 from bramley.deploy.lease import Owned, Ownership, acquire
 from bramley.deploy.state import StateFolder

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bramley.common.child import LEASE_TTL_S, ChildContext, read_lease
+from bramley.common.child import ChildContext
+from bramley.common.lease import LEASE_TTL_S, read_lease
 from bramley.deploy.lease import EXIT_FENCED
 from bramley.protos.v1 import node_pb2
 from support.cluster import DUMMY_CHILD, Cluster, Processes, dummy_cluster, find

@@ -1,0 +1,59 @@
+"""What the main of every supervised child does: arguments, settings, logs, loop, exit codes."""
+
+import argparse
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import uvloop
+
+from bramley.common import logs
+from bramley.common.child import ChildContext, parse_context
+from bramley.common.errors import CannotListen, SettingsError
+from bramley.common.settings import read_json
+
+log = logging.getLogger(__name__)
+
+EXIT_CANNOT_LISTEN = 1
+EXIT_SETTINGS = 2
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def run_child(
+    role: str,
+    kind: type[S],
+    serve: Callable[[ChildContext, S], Coroutine[Any, Any, None]],
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Be the process that ``--child JSON --settings FILE`` tell of, to its end.
+
+    Args:
+        role: signs the log's lines, with the process's name where that is another.
+        kind: of the settings.
+        serve: the process's work, until it should end.
+        arguments: those of the command line, if not given.
+
+    Returns:
+        The exit code: 2 for a fault of the settings, 1 for an address that is not to be had,
+        each with one line that says which.
+    """
+    parser = argparse.ArgumentParser(description=f"A {role}, run by a supervisor.")
+    parser.add_argument("--child", required=True, help="who this process is, as JSON")
+    parser.add_argument("--settings", required=True, type=Path, help=f"{kind.__name__} as JSON")
+    parsed = parser.parse_args(arguments)
+    logs.setup(role)
+    try:
+        context = parse_context(parsed.child)
+        if context.name != role:
+            logs.setup(f"{role}/{context.name}")
+        uvloop.run(serve(context, read_json(parsed.settings, kind)))
+    except SettingsError as error:
+        log.critical("%s", error)
+        return EXIT_SETTINGS
+    except CannotListen as error:
+        log.critical("%s", error)
+        return EXIT_CANNOT_LISTEN
+    return 0
