@@ -1,11 +1,10 @@
 """A router over one fake worker, each in a process of its own, for benchmarks."""
 
 import asyncio
-import os
 import shutil
-import sys
+import signal
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,8 @@ import grpc
 import msgspec
 import psutil
 
+from bramley.bench.children import context_of, spawn
 from bramley.common import rpc
-from bramley.common.child import ChildContext
 from bramley.common.errors import Unsupported
 from bramley.protos.v1 import (
     node_pb2,
@@ -82,30 +81,6 @@ def _write(folder: str, name: str, value: object) -> str:
     return str(file)
 
 
-async def spawn(
-    command: Sequence[str], context: ChildContext, settings: object
-) -> tuple[asyncio.subprocess.Process, dict[str, str]]:
-    """Start a child as a supervisor does, and wait until it is ready.
-
-    Returns:
-        The process, and the addresses that it told.
-    """
-    file = _write(context.run_dir, context.role, settings)
-    ready_fd, child_ready_fd = os.pipe()
-    child_owner_fd, _ = os.pipe()  # open for as long as this process lives
-    context = msgspec.structs.replace(context, ready_fd=child_ready_fd, owner_fd=child_owner_fd)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *command, "--child", context.argument(), "--settings", file),
-        pass_fds=(child_ready_fd, child_owner_fd),
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    os.close(child_ready_fd)
-    os.close(child_owner_fd)
-    with os.fdopen(ready_fd) as ready:
-        line = await asyncio.to_thread(ready.readline)
-    return process, msgspec.json.decode(line, type=dict[str, str])
-
-
 @asynccontextmanager
 async def processes() -> AsyncGenerator[Setup]:
     """Run worker and router for the length of the block.
@@ -114,51 +89,40 @@ async def processes() -> AsyncGenerator[Setup]:
         Both, the model ready.
     """
     folder = tempfile.mkdtemp(prefix="bramley-")
-
-    def context(role: str, name: str) -> ChildContext:
-        lease = f"{folder}/lease"
-        return ChildContext(
-            role=role,
-            name=name,
-            epoch=1,
-            run_dir=folder,
-            lease_file=lease,
-            ready_fd=-1,
-            owner_fd=-1,
-        )
-
     script = _write(folder, "script", {"max_rows": 256, "heartbeat_s": 1.0})
-    command = [str(FAKE_WORKER), "--script", script]
-    worker, _ = await spawn(command, context("worker", MODEL), {})
+    who = context_of("worker", MODEL, folder)
+    worker = await spawn(
+        [str(FAKE_WORKER), "--script", script], who, {}, asyncio.subprocess.DEVNULL
+    )
     told = node_pb2.Process(
         role="worker",
         name=MODEL,
-        pid=worker.pid,
+        pid=worker.process.pid,
         state=node_pb2.PROCESS_STATE_RUNNING,
         epoch=1,
-        address=context("worker", MODEL).socket,
+        address=who.socket,
     )
     settings = RouterSettings(
         grpc="127.0.0.1:0", http="", node=f"unix:{folder}/node.sock", models={MODEL: {}}
     )
-    router, addresses = await spawn(["-m", "bramley.router"], context("router", "router"), settings)
+    who = context_of("router", "router", folder)
+    router = await spawn(["-m", "bramley.router"], who, settings, asyncio.subprocess.DEVNULL)
     node = rpc.new_server()
     node_pb2_grpc.add_NodeServiceServicer_to_server(Node(told), node)
     rpc.bind(node, f"unix:{folder}/node.sock")
     await node.start()
     try:
         async with (
-            rpc.open_channel(addresses["grpc"]) as public,
+            rpc.open_channel(router.addresses["grpc"]) as public,
             rpc.open_channel(told.address) as private,
         ):
             through = router_pb2_grpc.RouterServiceStub(public)
             await _until_ready(through)
             direct = worker_pb2_grpc.WorkerServiceStub(private)
-            yield Setup(psutil.Process(router.pid), through, direct)
+            yield Setup(psutil.Process(router.process.pid), through, direct)
     finally:
-        for process in (router, worker):
-            process.terminate()
-            await process.wait()
+        for child in (router, worker):
+            await child.end(signal.SIGTERM)
         await node.stop(None)
         shutil.rmtree(folder)
 

@@ -1,21 +1,17 @@
 """The router as its supervisor runs it: the hand-shake, the good end, the refusal to start."""
 
 import asyncio
-import os
 import signal
-import sys
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
-import msgspec
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from bramley.common.child import ChildContext
+from bramley.bench.children import Spawned, context_of, spawn
 from bramley.common.rpc import open_channel
 from bramley.common.status import RemoteError
 from bramley.protos.v1 import router_pb2, router_pb2_grpc
@@ -25,46 +21,14 @@ from support.routing import ask, collect, collect_until_error, read_until, text_
 from support.script import Script
 
 
-@dataclass
-class Spawned:
-    """A router, and what its hand-shake said."""
-
-    process: asyncio.subprocess.Process
-    addresses: dict[str, str]
-
-
 @asynccontextmanager
 async def spawned(folder: str, settings: RouterSettings) -> AsyncGenerator[Spawned]:
-    ready_fd, child_ready_fd = os.pipe()
-    child_owner_fd, owner_fd = os.pipe()
-    context = ChildContext(
-        role="router",
-        name="router",
-        epoch=7,
-        run_dir=folder,
-        lease_file=f"{folder}/lease",
-        ready_fd=child_ready_fd,
-        owner_fd=child_owner_fd,
-    )
-    file = Path(folder, "router.json")
-    file.write_bytes(msgspec.json.encode(settings))  # noqa: ASYNC240  a few bytes
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bramley.router"),
-        *("--child", context.argument(), "--settings", file),
-        pass_fds=(child_ready_fd, child_owner_fd),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    os.close(child_ready_fd)
-    os.close(child_owner_fd)
-    with os.fdopen(ready_fd) as ready:
-        line = await asyncio.to_thread(ready.readline)
+    who = context_of("router", "router", folder, epoch=7)
+    router = await spawn(["-m", "bramley.router"], who, settings, asyncio.subprocess.PIPE)
     try:
-        yield Spawned(process, msgspec.json.decode(line or "{}", type=dict[str, str]))
+        yield router
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-        os.close(owner_fd)
+        await router.end()
 
 
 async def test_it_tells_where_it_answers_and_sigterm_lets_its_streams_end() -> None:

@@ -1,15 +1,15 @@
 """A NodeService in the test's own process; its workers are fake, here or in processes."""
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import grpc
+import msgspec
 
+from bramley.bench.children import Spawned, context_of, spawn
 from bramley.common import rpc
 from bramley.common.child import ChildContext
 from bramley.common.errors import AlreadyExists, Unsupported
@@ -17,8 +17,6 @@ from bramley.protos.v1 import node_pb2, node_pb2_grpc
 from support import fake_worker
 from support.fake_worker import FakeWorker
 from support.script import Script
-
-import msgspec  # isort: skip
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -56,16 +54,12 @@ class LocalHost:
 class ProcessHost:
     """A worker in a process of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process, owner_fd: int) -> None:
-        self.process = process
-        self._owner_fd = owner_fd
+    def __init__(self, child: Spawned) -> None:
+        self._child = child
 
     async def stop(self) -> str:
         """Kill it, and say how it ended."""
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGKILL)
-        code = await self.process.wait()
-        os.close(self._owner_fd)
+        code = await self._child.end()
         return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
@@ -143,15 +137,7 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         """Start a worker's next incarnation, by its script."""
         self._epoch += 1
         before = self.processes.get(name, node_pb2.Process())
-        context = ChildContext(
-            role="worker",
-            name=name,
-            epoch=self._epoch,
-            run_dir=str(self._folder),
-            lease_file=str(self._folder / "lease"),
-            ready_fd=-1,
-            owner_fd=-1,
-        )
+        context = context_of("worker", name, str(self._folder), self._epoch)
         process = node_pb2.Process(
             role="worker",
             name=name,
@@ -209,21 +195,7 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         self._dying = asyncio.create_task(self.kill(name))
 
     async def _spawn(self, context: ChildContext, script: Script) -> ProcessHost:
-        ready_fd, child_ready_fd = os.pipe()
-        child_owner_fd, owner_fd = os.pipe()
-        context = msgspec.structs.replace(context, ready_fd=child_ready_fd, owner_fd=child_owner_fd)
         script_file = self._folder / f"script-{context.epoch}.json"
         script_file.write_bytes(msgspec.json.encode(script))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            fake_worker.__file__,
-            *("--script", script_file),
-            *("--child", context.argument()),
-            *("--settings", script_file),
-            pass_fds=(child_ready_fd, child_owner_fd),
-        )
-        os.close(child_ready_fd)
-        os.close(child_owner_fd)
-        with os.fdopen(ready_fd) as ready:
-            await asyncio.to_thread(ready.readline)
-        return ProcessHost(process, owner_fd)
+        command = [fake_worker.__file__, "--script", str(script_file)]
+        return ProcessHost(await spawn(command, context, {}))
