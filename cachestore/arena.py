@@ -81,6 +81,11 @@ class Arena:
         self._segments: dict[int, FreeList] = {}
         self._used: dict[tuple[int, int], int] = {}
 
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the segments that are not in use."""
+        return self.total_bytes - self.used_bytes
+
     def allocate(self, size: int) -> Run | None:
         """Take a run of at least ``size`` bytes from the segments there are."""
         size = padded(size)

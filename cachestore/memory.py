@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from bramley.cachestore.arena import Arena, Run
+from bramley.cachestore.arena import SEGMENT_BYTES, Arena, Run
 from bramley.cachestore.segments import NATIVE, Segment, SegmentKind, create
 from bramley.common.logs import facts
 
@@ -36,6 +36,8 @@ class Memory:
         self._kind: SegmentKind = kind
         self._last_id = 0
         self._lock = asyncio.Lock()
+        self._ahead: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ahead.set_result(None)
 
     def next_id(self) -> int:
         """An id for a segment."""
@@ -44,13 +46,27 @@ class Memory:
 
     async def take(self, size: int) -> Run | None:
         """Take a run, of new memory or of what others can do without; None if there is none."""
+        run = self.arena.allocate(size)
+        if run is None:
+            async with self._lock:
+                run = await self._take(size)
+        if self.arena.free_bytes < SEGMENT_BYTES // 2 and self._ahead.done():
+            self._ahead = asyncio.create_task(self._grow_ahead())
+        return run
+
+    async def _take(self, size: int) -> Run | None:
+        while True:
+            run = self.arena.allocate(size)
+            if run is not None:
+                return run
+            if not (await self._grow(size) or self._drop_idle(size) or self._make_room()):
+                return None
+
+    async def _grow_ahead(self) -> None:
+        """Have the next segment at hand: faulting it in takes longer than filling it."""
         async with self._lock:
-            while True:
-                run = self.arena.allocate(size)
-                if run is not None:
-                    return run
-                if not (await self._grow(size) or self._drop_idle(size) or self._make_room()):
-                    return None
+            if self.arena.free_bytes < SEGMENT_BYTES // 2:
+                await self._grow(1)
 
     def give(self, run: Run) -> None:
         """Give a run back."""
@@ -66,6 +82,7 @@ class Memory:
 
     def close(self) -> None:
         """Give up all segments."""
+        self._ahead.cancel()
         for segment in self.segments.values():
             segment.close_descriptors()
         self.segments.clear()

@@ -121,6 +121,7 @@ class DataSocket:
                     yield
                 finally:
                     accepting.cancel()
+                    self._path.unlink(missing_ok=True)
 
     async def _accept(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> None:
         loop = asyncio.get_running_loop()
