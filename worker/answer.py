@@ -5,8 +5,7 @@ Text, token ids and counts are cut at the same token: the one that completed the
 
 from collections.abc import Iterator, Sequence
 
-from google.protobuf import duration_pb2
-
+from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.worker.engine.outputs import Seated, Token
 from bramley.worker.request import FinishReason
@@ -108,9 +107,9 @@ class Answer:
                 completion_tokens=self._tokens,
             ),
             timings=types_pb2.Timings(
-                restore=_duration(self._seated.restore_s),
-                prefill=_duration(self._first_s - self._seated.at_s),
-                decode=_duration(token.at_s - self._first_s),
+                restore=to_duration(self._seated.restore_s),
+                prefill=to_duration(self._first_s - self._seated.at_s),
+                decode=to_duration(token.at_s - self._first_s),
             ),
             lane=types_pb2.LANE_BATCHED,
         )
@@ -122,9 +121,3 @@ class Answer:
             if token.finish.stop_id is not None:
                 finished.stop_token_id = token.finish.stop_id
         return finished
-
-
-def _duration(seconds: float) -> duration_pb2.Duration:
-    duration = duration_pb2.Duration()
-    duration.FromNanoseconds(int(seconds * 1e9))
-    return duration

@@ -1,8 +1,8 @@
 """Puts a worker together: sockets first, then the model, then requests, then a good end."""
 
-import argparse
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 from collections.abc import Sequence
@@ -10,14 +10,12 @@ from importlib import metadata
 from pathlib import Path
 
 import mlx.core as mx
-import uvloop
 from grpc_health.v1 import health_pb2
 
 from bramley.cachestore.client import StoreClient
-from bramley.common import logs, rpc
-from bramley.common.child import Child, ChildContext, parse_context
-from bramley.common.errors import SettingsError
-from bramley.common.settings import read_json
+from bramley.common import rpc
+from bramley.common.child import Child, ChildContext
+from bramley.common.main import run_child
 from bramley.protos.v1 import worker_pb2, worker_pb2_grpc
 from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
@@ -32,31 +30,19 @@ from bramley.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-EXIT_BAD_SETTINGS = 2
 EXIT_BAD_MODEL = 4
 DRAIN_S = 10.0
+STORE_LINK_S = 1.0
 SERVICE = "bramley.protos.v1.WorkerService"
 
 
 def main(blas: Blas) -> int:
     """Run one worker to its end and return the exit code."""
-    parser = argparse.ArgumentParser(prog="bramley.worker")
-    parser.add_argument("--child", required=True)
-    parser.add_argument("--settings", required=True, type=Path)
-    arguments = parser.parse_args()
-    try:
-        context = parse_context(arguments.child)
-        settings = read_json(arguments.settings, WorkerSettings)
-    except SettingsError as error:
-        logging.getLogger(__name__).critical("%s", error)
-        return EXIT_BAD_SETTINGS
-    logs.setup(f"worker/{context.name}")
+    return run_child("worker", WorkerSettings, functools.partial(_serve, blas))
+
+
+async def _serve(blas: Blas, context: ChildContext, settings: WorkerSettings) -> None:
     (log.warning if blas.warning else log.info)("%s", blas.warning or f"matrices by {blas.name}")
-    uvloop.run(_serve(context, settings, blas))
-    return 0
-
-
-async def _serve(context: ChildContext, settings: WorkerSettings, blas: Blas) -> None:
     child = Child(context)
     server = rpc.new_server()
     health = rpc.add_health(server)
@@ -72,6 +58,7 @@ async def _serve(context: ChildContext, settings: WorkerSettings, blas: Blas) ->
     stopped = asyncio.create_task(child.until_stopped())
     await asyncio.wait([stopped, worker.loaded], return_when=asyncio.FIRST_COMPLETED)
     if worker.loaded.done():
+        await _linked(store, context)
         worker.servicer.serve(worker.loaded.result())
         await health.set("", health_pb2.HealthCheckResponse.SERVING)
     log.info("stopping: %s", await stopped)
@@ -84,6 +71,14 @@ async def _serve(context: ChildContext, settings: WorkerSettings, blas: Blas) ->
     await server.stop(1.0)
     worker.engine.stop(DRAIN_S)
     _leave()
+
+
+async def _linked(store: StoreClient, context: ChildContext) -> None:
+    """Give a store that is there its moment, or the first requests after a start would miss."""
+    if Path(context.run_dir, "store.sock").exists():  # noqa: ASYNC240 a moment
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STORE_LINK_S):
+                await store.linked()
 
 
 def _leave() -> None:

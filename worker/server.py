@@ -7,7 +7,6 @@ thread's, and tokenizing has a thread of its own.
 import asyncio
 import functools
 import uuid
-from array import array
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +17,7 @@ from bramley.cachestore import keys
 from bramley.cachestore.client import StoreClient
 from bramley.common import logs
 from bramley.common.errors import AlreadyExists, Draining, InvalidRequest, NotLoaded, Unsupported
+from bramley.common.wire import pack_ids, unpack_ids
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 from bramley.worker import intake
 from bramley.worker.answer import Answer
@@ -125,11 +125,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         loaded = self._serving()
         if request.tokenize_only:
             ids = await self._tokenize(request.request, TOKENIZE_CHARACTERS_MAX)
-            return worker_pb2.PrepareResponse(token_ids_le=array("I", ids).tobytes())
+            return worker_pb2.PrepareResponse(token_ids_le=pack_ids(ids))
         intake.check_fields(request.request)
         ids = await self._tokenize(request.request)
         max_tokens = intake.check_tokens(request.request, ids, loaded.facts)
-        token_ids_le = array("I", ids).tobytes()
+        token_ids_le = pack_ids(ids)
         root = self._prefixes.root(request.request.cache.salt)
         return worker_pb2.PrepareResponse(
             token_ids_le=token_ids_le,
@@ -145,7 +145,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         loaded = self._serving()
         request_id = request.internal_id or uuid.uuid4().hex
         logs.request_id.set(request_id)
-        prompt = array("I", request.prepared.token_ids_le)
+        prompt = unpack_ids(request.prepared.token_ids_le)
         intake.check_fields(request.request)
         limit = intake.check_tokens(request.request, prompt, loaded.facts)
         work = intake.to_request(request.request, request_id, prompt, limit, loaded.facts)
@@ -181,7 +181,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.WorkerServiceDetokenizeResponse:
         """Ids to text."""
         loaded = self._serving()
-        ids = list(array("I", request.token_ids_le))
+        ids = list(unpack_ids(request.token_ids_le))
         if len(ids) > DETOKENIZE_IDS_MAX:
             raise InvalidRequest("token_ids", f"{len(ids)} is over {DETOKENIZE_IDS_MAX}")
         if wrong := [token for token in ids if token >= loaded.facts.vocabulary]:
@@ -201,7 +201,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Tell how much of a prompt the store has, and why not more."""
         self._serving()
         ids = await self._tokenize(request.request)
-        told = await self._prefixes.explain(request.request.cache.salt, array("I", ids).tobytes())
+        told = await self._prefixes.explain(request.request.cache.salt, pack_ids(ids))
         return worker_pb2.WorkerServiceExplainResponse(
             prompt_tokens=len(ids),
             cached=types_pb2.CachedTokens(ram=told.matched_tokens),
