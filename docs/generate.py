@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from bramley.cachestore import metrics as store_metrics
 from bramley.deploy.settings import ClusterSettings, NodeSettings, StoreTable
 from bramley.router import metrics
 from bramley.router.settings import RouterSettings
@@ -63,25 +64,38 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def metrics_page() -> str:
-    """Describe every metric of the router."""
-    rows = [
-        "| metric | type | labels | meaning |",
-        "|---|---|---|---|",
-        *(
-            f"| `{metrics.PREFIX}{name}` | {kind.__name__.lower()} | "
-            f"{', '.join(f'`{label}`' for label in ('model', *labels))} | {text} |"
-            for name, kind, text, labels, _ in metrics.TABLE
-        ),
-        f"| `{metrics.PREFIX}build_info` | gauge | `version` | Always 1 |",
+    """Describe every metric of router and cache store."""
+    columns = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    router = [
+        f"| `{metrics.PREFIX}{name}` | {kind.__name__.lower()} | "
+        f"{', '.join(f'`{label}`' for label in ('model', *labels))} | {text} |"
+        for name, kind, text, labels, _ in metrics.TABLE
     ]
-    head = [
+    counters = [
+        f"| `{store_metrics.PREFIX}{name}_total` | counter | {f'`{label}`' if label else ''} | {text} |"
+        for name, text, label, _ in store_metrics.COUNTERS
+    ]
+    gauges = [
+        f"| `{store_metrics.PREFIX}{name}` | gauge | | {text} |"
+        for name, text in store_metrics.GAUGES
+    ]
+    parts = [
         "# Metrics\n",
         MARK,
-        "The router shows these at `/metrics` of its HTTP address. Labels come from closed sets:",
-        "the models of the settings, status codes, finish reasons, states. Units are seconds and",
-        "tokens.\n",
+        "Labels come from closed sets: the models of the settings, status codes, finish reasons,",
+        "states, tiers. Units are seconds, tokens and bytes.\n",
+        "## Router\n",
+        "At `/metrics` of `router.http`.\n",
+        *columns,
+        *router,
+        f"| `{metrics.PREFIX}build_info` | gauge | `version` | Always 1 |",
+        "\n## Cache store\n",
+        "At `/metrics` of `store.http`, where that is set.\n",
+        *columns,
+        *counters,
+        *gauges,
     ]
-    return "\n".join([*head, *rows, ""])
+    return "\n".join([*parts, ""])
 
 
 PAGES = {"settings.md": settings_page, "metrics.md": metrics_page}

@@ -1,0 +1,42 @@
+"""The examples of docs/client.md do what the page says, against a scripted router."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.fake_router import MODEL, serving
+
+PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+EXAMPLES: dict[str, str] = dict(
+    re.findall(r"^## (.+?)$(?:(?!^## ).)*?^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+)
+PRINTED = {
+    "Stream": "Hello\nstop, 2 tokens\n",
+    "Asyncio": "['Hello', 'Hello']\n",
+    "Cancel": "first words: Hel\n",
+    "Errors": "NOT_FOUND NOT_FOUND None None\nno model is named 'nobody'\ninput\n",
+    "Deadlines and retries": "Hello\n",
+    "Cache": (
+        "{'parked': 0, 'ram': 256, 'ssd': 0} of 300 tokens: block 1 is the first that differs\n"
+        "all that is stored outlives a power cut\n"
+    ),
+}
+
+
+def test_every_section_has_one_example() -> None:
+    assert list(EXAMPLES) == re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
+    assert PAGE.count("```python") == len(EXAMPLES)
+
+
+@pytest.mark.parametrize("section", EXAMPLES)
+def test_the_example_prints_what_it_should(section: str) -> None:
+    with serving() as (_, target):
+        code = EXAMPLES[section].replace("127.0.0.1:7410", target).replace("smollm2", MODEL)
+        ended = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code], check=False, capture_output=True, text=True
+        )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == PRINTED[section]
