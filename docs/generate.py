@@ -71,14 +71,12 @@ def metrics_page() -> str:
         f"{', '.join(f'`{label}`' for label in ('model', *labels))} | {text} |"
         for name, kind, text, labels, _ in metrics.TABLE
     ]
+    prefix = store_metrics.PREFIX
     counters = [
-        f"| `{store_metrics.PREFIX}{name}_total` | counter | {f'`{label}`' if label else ''} | {text} |"
+        f"| `{prefix}{name}_total` | counter | {f'`{label}`' if label else ''} | {text} |"
         for name, text, label, _ in store_metrics.COUNTERS
     ]
-    gauges = [
-        f"| `{store_metrics.PREFIX}{name}` | gauge | | {text} |"
-        for name, text in store_metrics.GAUGES
-    ]
+    gauges = [f"| `{prefix}{name}` | gauge |  | {text} |" for name, text in store_metrics.GAUGES]
     parts = [
         "# Metrics\n",
         MARK,

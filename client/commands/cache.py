@@ -152,12 +152,9 @@ def _disk_state(gauges: dict[str, int]) -> str:
 
 
 def _say_why(told: "Explanation") -> None:
-    tiers = ", ".join(f"{count} {tier}" for tier, count in told.cached_tokens.items() if count)
-    typer.echo(
-        f"{sum(told.cached_tokens.values())} of {told.prompt_tokens} tokens are stored"
-        + (f" ({tiers})" if tiers else "")
-    )
     typer.echo(told.explanation)
+    tiers = [f"{count} in {tier}" for tier, count in told.cached_tokens.items() if count]
+    typer.echo(f"{told.prompt_tokens} tokens: {', '.join(tiers) or 'none is stored'}")
     if told.mismatched_fields:
         typer.echo(f"differs in: {', '.join(told.mismatched_fields)}")
 

@@ -132,8 +132,8 @@ def test_explain_renders_the_prompt_as_generate_would(
 def test_explain_says_how_much_and_why_not_more(shell: Shell, capsys: Output) -> None:
     assert shell.run("explain", MODEL, "hi") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "256 of 300 tokens are stored (256 ram)",
         "block 1 is the first that differs",
+        "300 tokens: 256 in ram",
         "differs in: salt",
     ]
 
