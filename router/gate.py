@@ -5,8 +5,8 @@ It carries out what router/admission.py decides. A place is left in one way only
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Iterable
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from time import monotonic
 
 from bramley.common.errors import NoReadyWorker, Overloaded, QueueTimeout
@@ -61,8 +61,8 @@ class Gate:
             self._wake(self._places)
 
     @contextmanager
-    def enter(self, request: RequestId) -> Generator["Place"]:
-        """Hold a place in the line for the length of the block.
+    def enter(self, request: RequestId, wait_max_s: float) -> Generator["Place"]:
+        """Hold a place in the line for the length of the block, and wait so long at most.
 
         Yields:
             The place.
@@ -78,7 +78,7 @@ class Gate:
                 facts={"model": self.view.model, "depth": refusal.depth},
                 retry_after_s=retry_after_s(self._mean_run_s, self._limit()),
             )
-        place = self._places[request] = Place(self, self._line, request)
+        place = self._places[request] = Place(self, self._line, request, wait_max_s)
         self._count()
         try:
             yield place
@@ -139,10 +139,12 @@ class Place:
         started_s: when its turn came, on the monotonic clock.
     """
 
-    def __init__(self, gate: Gate, line: Line, request: RequestId) -> None:
+    def __init__(self, gate: Gate, line: Line, request: RequestId, wait_max_s: float) -> None:
         self._gate = gate
         self._line = line
         self._request = request
+        self._wait_max_s = wait_max_s
+        self._entered_s = monotonic()
         self.news = asyncio.Event()
         self.started_s: float | None = None
 
@@ -159,11 +161,10 @@ class Place:
 
         Raises:
             NotServed: waiting is in vain.
+            QueueTimeout: it has waited as long as it may.
         """
         while (view := self._gate.choose()) is None:
-            self._gate.refuse_if_failed()
-            self.news.clear()
-            await self.news.wait()
+            await self._wait()
         return view
 
     def compete(self) -> None:
@@ -178,43 +179,39 @@ class Place:
 
         Raises:
             NotServed: waiting is in vain.
+            QueueTimeout: it has waited as long as it may.
         """
         while not self._line.is_running(self._request):
-            self._gate.refuse_if_failed()
-            self.news.clear()
-            await self.news.wait()
+            await self._wait()
         view = await self.worker()
         self.started_s = monotonic()
         return view
 
+    async def _wait(self) -> None:
+        self._gate.refuse_if_failed()
+        self.news.clear()
+        waited_s = monotonic() - self._entered_s
+        try:
+            async with asyncio.timeout(self._wait_max_s - waited_s):
+                await self.news.wait()
+        except TimeoutError:
+            raise _timed_out(self._gate, monotonic() - self._entered_s) from None
 
-@asynccontextmanager
-async def within(gate: Gate, wait_max_s: float, since_s: float) -> AsyncGenerator[None]:
-    """Bound waiting in ``gate`` to ``wait_max_s`` after ``since_s`` of the loop's clock.
 
-    Yields:
-        Once.
-
-    Raises:
-        QueueTimeout: it took longer; the reason tells a loading model from a long queue.
-    """
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout_at(since_s + wait_max_s):
-            yield
-    except TimeoutError:
-        view, elapsed_s = gate.view, loop.time() - since_s
-        facts = {"model": view.model, "elapsed_s": f"{elapsed_s:.3f}"}
-        if view.is_ready:
-            raise QueueTimeout(
-                f"no place on model {view.model!r} within {elapsed_s:.1f} s",
-                facts={**facts, "depth": gate.waiting_count},
-                retry_after_s=RETRY_AFTER_S,
-            ) from None
-        state = short_name(types_pb2.ModelState, view.state)
-        raise QueueTimeout(
-            f"model {view.model!r} was not ready within {elapsed_s:.1f} s: {state}",
-            reason="MODEL_LOADING",
-            facts={**facts, "state": state},
+def _timed_out(gate: Gate, elapsed_s: float) -> QueueTimeout:
+    # The reason tells a loading model from a long queue.
+    view = gate.view
+    facts = {"model": view.model, "elapsed_s": f"{elapsed_s:.3f}"}
+    if view.is_ready:
+        return QueueTimeout(
+            f"no place on model {view.model!r} within {elapsed_s:.1f} s",
+            facts={**facts, "depth": gate.waiting_count},
             retry_after_s=RETRY_AFTER_S,
-        ) from None
+        )
+    state = short_name(types_pb2.ModelState, view.state)
+    return QueueTimeout(
+        f"model {view.model!r} was not ready within {elapsed_s:.1f} s: {state}",
+        reason="MODEL_LOADING",
+        facts={**facts, "state": state},
+        retry_after_s=RETRY_AFTER_S,
+    )

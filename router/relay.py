@@ -20,7 +20,7 @@ from bramley.common.status import RemoteError, details_trailers
 from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2, worker_pb2
 from bramley.router.fleet import WorkerView
-from bramley.router.gate import Gate, NotServed, Place, within
+from bramley.router.gate import Gate, NotServed, Place
 from bramley.router.metrics import ModelMetrics
 from bramley.router.outbox import Event, Outbox
 from bramley.router.requests import InFlight
@@ -69,6 +69,11 @@ def bounded_s(remaining_s: float | None) -> float:
 
 def _is_draining(error: grpc.aio.AioRpcError) -> bool:
     return RemoteError(error).reason == Draining.default_reason
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    if not task.done():  # as a rule it is, and waiting is not cheap
+        await asyncio.wait([task])
 
 
 class Relay:
@@ -136,7 +141,7 @@ class Relay:
             try:
                 while (event := await self._outbox.get()) is not None:
                     yield self._sent(event)
-                await asyncio.wait([task])
+                await _ended(task)
                 if not task.cancelled():
                     task.result()
                     return
@@ -146,19 +151,18 @@ class Relay:
                     yield self._sent(event)
             finally:
                 task.cancel()
-                await asyncio.wait([task])
+                await _ended(task)
 
     async def _produce(self) -> None:
         try:
-            with self._gate.enter(self._entry.id) as place:
+            with self._gate.enter(self._entry.id, self._wait_max_s) as place:
                 prepared = await self._prepare(place)
                 place.compete()
                 accepted = generation_pb2.Accepted(
                     request_id=self._entry.id, queue_position=place.position
                 )
                 self._outbox.put(accepted)
-                async with within(self._gate, self._wait_max_s, self._received_s):
-                    view = await place.turn()
+                view = await place.turn()
                 self._queue_s = self._clock() - self._received_s
                 self._metrics.queue_wait.observe(self._queue_s)
                 await self._forward(view, prepared)
@@ -169,8 +173,7 @@ class Relay:
         question = worker_pb2.PrepareRequest(request=self._request)
         attempts_left = PREPARE_ATTEMPTS
         while True:
-            async with within(self._gate, self._wait_max_s, self._received_s):
-                view = await place.worker()
+            view = await place.worker()
             try:
                 return await self._workers.stub(view).Prepare(
                     question, timeout=bounded_s(self._time_remaining())

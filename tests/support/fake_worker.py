@@ -42,6 +42,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Responses = AsyncGenerator[worker_pb2.WorkerServiceGenerateResponse]
 SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 PREFILL_CHUNKS = 4
+REPORT_GAP_S = 0.02  # what changes meanwhile is one report: they are not for each request
 
 
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
@@ -162,6 +163,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             await self._speaks.wait()
             news = self._news
             yield worker_pb2.WatchLoadResponse(load=self._load())
+            await asyncio.sleep(REPORT_GAP_S)
             try:
                 async with asyncio.timeout(self._script.heartbeat_s):
                     await news.wait()
