@@ -188,7 +188,8 @@ class Demo:
     def _compare(self, phase: str, completion: Completion) -> None:
         if self._first is None:
             self._first = completion
-            print(f"> … {QUESTIONS[0]}\n{completion.text.strip()} …\n")
+            tokens = completion.usage.prompt_tokens
+            print(f"> (a story, {tokens} tokens) {QUESTIONS[0]}\n{completion.text.strip()} …\n")
         if completion.token_ids != self._first.token_ids:
             raise Failed(f"{phase}: the answer is another one than at first")
 
