@@ -36,6 +36,8 @@ protos: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bramley.bench.router $(ARGS)
+	$(BIN)/python -m bramley.bench.prefix
+	$(BIN)/python -m bramley.bench.store
 
 sizes: $(READY)
 	$(BIN)/python -m bramley.bench.sizes

@@ -76,14 +76,14 @@ class Phase:
 
 
 class Demo:
-    """Asks the model of a cluster, phase by phase."""
+    """Asks the model of a cluster, phase by phase, about a story of some ``tokens`` tokens."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, tokens: int = PROMPT_TOKENS) -> None:
         self._cluster = cluster
         status = cluster.status()
         self._model: str = status["models"][0]["name"]
         with self._client() as client:
-            self._story = story(client, self._model)
+            self._story = story(client, self._model, tokens)
         self._first: Completion | None = None
         self.phases: list[Phase] = []
 
@@ -199,11 +199,11 @@ class Demo:
             yield client
 
 
-def story(client: Client, model: str) -> str:
-    """Write a prompt that nobody has asked before, of some PROMPT_TOKENS tokens."""
+def story(client: Client, model: str, tokens: int) -> str:
+    """Write a prompt that nobody has asked before, of some ``tokens`` tokens."""
     text = f"Story number {secrets.token_hex(8)}. "
     sentences = 0
-    while len(client.tokenize(model, text)) < PROMPT_TOKENS:
+    while len(client.tokenize(model, text)) < tokens:
         text += STORY[sentences % len(STORY)]
         sentences += 1
     return text
