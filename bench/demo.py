@@ -131,12 +131,13 @@ class Demo:
                     raise
                 time.sleep(0.1)
 
-    def kill(self, role: str) -> None:
-        """Kill a process with SIGKILL and wait until its next incarnation runs."""
-        if (process := self._cluster.process(role)) is None:  # there is no store
-            return
+    def kill_store(self) -> bool:
+        """Kill the store and wait until its next incarnation runs; False if there is none."""
+        if (process := self._cluster.process("store")) is None:
+            return False
         os.kill(process["pid"], signal.SIGKILL)
         self._cluster.until_replaced(process, BACK_WITHIN_S)
+        return True
 
     def kill_worker(self) -> RemoteError:
         """Kill the worker in the middle of an answer, and wait until the next one runs.
@@ -217,8 +218,8 @@ def show(cluster: Cluster) -> None:
     demo.keep()
     told = demo.kill_worker()
     demo.ask_once("worker killed")
-    demo.kill("store")
-    demo.ask_once("store killed")
+    if demo.kill_store():
+        demo.ask_once("store killed")
     demo.restart()
     demo.ask_once("all stopped, started again")
     demo.ask_all("four at once, together")
