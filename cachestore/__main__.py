@@ -1,18 +1,12 @@
 """The cache store's process: ``python -m bramley.cachestore --child JSON --settings FILE``."""
 
-import argparse
 import logging
-import sys
-from pathlib import Path
-
-import uvloop
 
 from bramley.cachestore.process import StoreProcess, publish
 from bramley.cachestore.settings import StoreSettings
 from bramley.common import logs
-from bramley.common.child import Child, ChildContext, parse_context
-from bramley.common.errors import SettingsError
-from bramley.common.settings import read_json
+from bramley.common.child import Child, ChildContext
+from bramley.common.main import leave, run_child
 
 log = logging.getLogger(__name__)
 
@@ -29,26 +23,5 @@ async def run(context: ChildContext, settings: StoreSettings) -> None:
         log.info("stopping", extra=logs.facts(reason=reason))
 
 
-def main() -> int:
-    """Parse the arguments and run.
-
-    Returns:
-        The exit code: 2 for a fault of the settings or an address that is taken.
-    """
-    parser = argparse.ArgumentParser(prog="python -m bramley.cachestore", description=__doc__)
-    parser.add_argument("--child", required=True, help="who this process is, by its supervisor")
-    parser.add_argument("--settings", required=True, type=Path, help="StoreSettings as JSON")
-    arguments = parser.parse_args()
-    logs.setup("store")
-    try:
-        context = parse_context(arguments.child)
-        settings = read_json(arguments.settings, StoreSettings)
-        uvloop.run(run(context, settings))
-    except (SettingsError, OSError) as error:
-        log.error("%s", error)  # noqa: TRY400  the message says it all
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(run_child("store", StoreSettings, run))

@@ -2,9 +2,10 @@
 
 import argparse
 import logging
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import uvloop
@@ -22,6 +23,16 @@ EXIT_SETTINGS = 2
 S = TypeVar("S", bound=msgspec.Struct)
 
 
+def leave(code: int) -> NoReturn:
+    """End this process at once, its logs written.
+
+    gRPC and MLX have threads that do not always survive the interpreter's own end: a clean
+    stop ended with SIGABRT in one of some thirty runs.
+    """
+    logging.shutdown()
+    os._exit(code)
+
+
 def run_child(
     role: str,
     kind: type[S],
@@ -37,8 +48,8 @@ def run_child(
         arguments: those of the command line, if not given.
 
     Returns:
-        The exit code: 2 for a fault of the settings, 1 for an address that is not to be had,
-        each with one line that says which.
+        The exit code, for ``leave``: 2 for a fault of the settings, 1 for an address that is not
+        to be had, each with one line that says which.
     """
     parser = argparse.ArgumentParser(description=f"A {role}, run by a supervisor.")
     parser.add_argument("--child", required=True, help="who this process is, as JSON")

@@ -1,11 +1,10 @@
 """The router's process: ``python -m bramley.router --child JSON --settings FILE``."""
 
 import logging
-import sys
 
 from bramley.common.child import Child, ChildContext
 from bramley.common.logs import facts
-from bramley.common.main import run_child
+from bramley.common.main import leave, run_child
 from bramley.router.process import Router
 from bramley.router.settings import RouterSettings
 
@@ -24,4 +23,4 @@ async def serve(context: ChildContext, settings: RouterSettings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_child("router", RouterSettings, serve))
+    leave(run_child("router", RouterSettings, serve))

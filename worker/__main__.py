@@ -1,11 +1,10 @@
 """The worker process: ``python -m bramley.worker --child JSON --settings FILE.json``."""
 
-import sys
-
+from bramley.common.main import leave
 from bramley.worker.models.blas import load_blas
 
 _BLAS = load_blas()  # before anything imports mlx
 
 from bramley.worker.app import main  # noqa: E402
 
-sys.exit(main(_BLAS))
+leave(main(_BLAS))

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +14,7 @@ from grpc_health.v1 import health_pb2
 from bramley.cachestore.client import StoreClient
 from bramley.common import rpc
 from bramley.common.child import Child, ChildContext
-from bramley.common.main import run_child
+from bramley.common.main import leave, run_child
 from bramley.protos.v1 import worker_pb2, worker_pb2_grpc
 from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
@@ -33,7 +32,7 @@ log = logging.getLogger(__name__)
 EXIT_BAD_MODEL = 4
 DRAIN_S = 10.0
 STORE_LINK_S = 1.0
-SERVICE = "bramley.protos.v1.WorkerService"
+SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 
 
 def main(blas: Blas) -> int:
@@ -63,14 +62,13 @@ async def _serve(blas: Blas, context: ChildContext, settings: WorkerSettings) ->
         await health.set("", health_pb2.HealthCheckResponse.SERVING)
     log.info("stopping: %s", await stopped)
     if not worker.loaded.done():
-        _leave()  # inside a load that nobody waits for any more
+        leave(0)  # inside a load that nobody waits for any more
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S):
             await worker.servicer.drain()
     await worker.servicer.close()
     await server.stop(1.0)
-    worker.engine.stop(DRAIN_S)
-    _leave()
+    worker.engine.stop(DRAIN_S)  # or not: it may be inside a long step
 
 
 async def _linked(store: StoreClient, context: ChildContext) -> None:
@@ -79,13 +77,6 @@ async def _linked(store: StoreClient, context: ChildContext) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STORE_LINK_S):
                 await store.linked()
-
-
-def _leave() -> None:
-    # At once: the engine's thread may be inside a long step, and MLX's own threads do not
-    # always survive the interpreter's end.
-    logging.shutdown()
-    os._exit(0)
 
 
 class Worker:
@@ -109,8 +100,7 @@ class Worker:
             executor, loaded = load(self._settings, self._numerics, slots, self._progress)
         except ModelError as error:
             log.critical("%s", error)
-            logging.shutdown()
-            os._exit(EXIT_BAD_MODEL)
+            leave(EXIT_BAD_MODEL)
         self._loop.call_soon_threadsafe(self.loaded.set_result, loaded)
         return executor
 

@@ -30,6 +30,7 @@ from bramley.worker.request import Request
 from bramley.worker.text.boundary import StableBoundary
 from bramley.worker.text.chat import characters, conversation, render
 
+REPORT_GAP_S = 0.02
 TOKENIZE_CHARACTERS_MAX = 4 << 20
 DETOKENIZE_IDS_MAX = 1 << 20
 
@@ -169,6 +170,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         while not self._closed:
             seen = await self._board.wait(seen)
             yield worker_pb2.WatchLoadResponse(load=self._board.load())
+            await asyncio.sleep(REPORT_GAP_S)  # changes come in bursts, and each costs the router
 
     async def Info(
         self, request: worker_pb2.InfoRequest, context: Context
