@@ -77,6 +77,11 @@ class PrefixCache:
         self._publishing: asyncio.Queue[_Work] = asyncio.Queue()
         self._publisher = asyncio.create_task(self._publish_all())
 
+    @property
+    def roots(self) -> list[bytes]:
+        """Every namespace opened so far."""
+        return list(self._roots.values())
+
     def root(self, salt: str) -> bytes:
         """The namespace of requests with this salt; opened in the store when first asked for."""
         if salt not in self._roots:

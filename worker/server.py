@@ -176,6 +176,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.InfoRequest, context: Context
     ) -> worker_pb2.InfoResponse:
         """Tell what this worker is."""
+        if self._loaded is not None:
+            self._info.cache_roots[:] = self._prefixes.roots
         return self._info
 
     async def Detokenize(
