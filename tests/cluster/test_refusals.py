@@ -1,18 +1,23 @@
 """Bad input through the whole cluster: each a clear status that names the field."""
 
 import asyncio
+import contextlib
 import math
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import struct_pb2
 
+from bramley.client import replies
 from bramley.client.events import Completion
 from bramley.client.requests import Options
 from bramley.common.errors import BramleyError
-from bramley.common.rpc import MESSAGE_BYTES_MAX
+from bramley.common.rpc import MESSAGE_BYTES_MAX, open_channel
 from bramley.common.status import RemoteError
+from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
 from support.served import ENDLESS, Served
 
 PROMPT = "Once upon a time"
@@ -56,6 +61,41 @@ async def test_b008_b041_a_bad_field_is_named(
         await served.client.complete("tiny", **options)
     assert raised.value.status_code is grpc.StatusCode.INVALID_ARGUMENT
     assert raised.value.field == field
+
+
+@pytest.mark.parametrize("depth", [16, 30, 31, 32, 33, 44, 45, 46, 47, 48])
+async def test_deep_template_kwargs_never_make_a_worker_look_dead(
+    served: Served, depth: int
+) -> None:
+    value = struct_pb2.Value(bool_value=True)
+    for _ in range(depth):
+        value = struct_pb2.Value(list_value=struct_pb2.ListValue(values=[value]))
+    chat = types_pb2.ChatInput(messages=[types_pb2.ChatMessage(role="user", content="\x02")])
+    chat.template_kwargs.fields["deep"].CopyFrom(value)
+    with contextlib.suppress(RemoteError):  # served, or refused
+        await asyncio.wait_for(_chat(served, chat), 10.0)
+    assert (await served.client.get_model("script")).state == "ready"
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+async def test_template_kwargs_of_no_json_are_refused(served: Served, number: float) -> None:
+    chat = types_pb2.ChatInput(messages=[types_pb2.ChatMessage(role="user", content="\x02")])
+    chat.template_kwargs.update({"odd": number})
+    with pytest.raises(RemoteError) as raised:
+        await _chat(served, chat)
+    assert raised.value.field == "chat.template_kwargs"
+
+
+async def _chat(served: Served, chat: types_pb2.ChatInput) -> None:
+    request = generation_pb2.GenerateRequest(model="script", chat=chat)
+    with replies.remote_errors():
+        async with open_channel(served.cluster.node.addresses["grpc"]) as channel:
+            async for _ in RouterServiceStub(channel).Generate(request):
+                pass
+
+
+async def test_tokenize_counts_what_exceeds_the_context(served: Served) -> None:
+    assert len(await served.client.tokenize("small", "x" * 500)) == 500
 
 
 async def test_an_unknown_model_is_not_found(served: Served) -> None:

@@ -55,7 +55,7 @@ def conversation(chat: types_pb2.ChatInput) -> tuple[list[dict[str, Any]], dict[
     """
     try:
         kwargs = json_format.MessageToDict(chat.template_kwargs)
-    except json_format.SerializeToJsonError as error:  # NaN or infinity
+    except (json_format.SerializeToJsonError, ValueError) as error:  # NaN or infinity
         raise InvalidRequest("chat.template_kwargs", str(error)) from error
     return [_message(message) for message in chat.messages], kwargs
 

@@ -165,6 +165,30 @@ def test_a_row_without_finite_scores_ends_alone(model: LanguageModel) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_row_whose_state_went_wrong_ends_alone_and_its_seat_serves_others(
+    model: LanguageModel, place: int
+) -> None:
+    engine = InProcessEngine(model)
+    names = ("a", "b", "c")
+    expected = engine.run(request("alone", PROMPT, max_tokens=30))["alone"]
+
+    def spoil() -> None:
+        for layer in engine.cohort.layers:
+            for array in layer.arrays():
+                array[place, :, :2] = float("nan")
+
+    engine.at_step[engine.step + 8] = spoil
+    engine.submit(*[request(name, PROMPT, max_tokens=30) for name in names])
+    outcomes = engine.finished(*names)
+    wrong = [name for name in names if outcomes[name].error is not None]
+    assert len(wrong) == 1
+    assert all(outcomes[name].tokens == expected for name in names if name not in wrong)
+    after = engine.run(*[request(f"after {i}", PROMPT, max_tokens=30) for i in range(4)])
+    assert set(map(tuple, after.values())) == {tuple(expected)}
+    engine.close()
+
+
 def test_b065_the_model_is_loaded_and_stepped_on_one_thread(model: LanguageModel) -> None:
     seen: set[str] = set()
 
