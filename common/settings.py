@@ -12,6 +12,8 @@ from bramley.common.errors import SettingsError
 
 S = TypeVar("S", bound=msgspec.Struct)
 _PATH_IN_MESSAGE = re.compile(r" - at `\$?\.?(?P<path>[^`]*)`$")
+_FIELD_IN_MESSAGE = re.compile(r"^Object (?P<fault>.*) field `(?P<name>[^`]*)`$")
+_FAULTS = {"contains unknown": "is no setting", "missing required": "is missing"}
 
 
 def load(path: Path | None, kind: type[S], overrides: Sequence[str] = ()) -> S:
@@ -49,13 +51,31 @@ def parse(text: str, kind: type[S], overrides: Sequence[str] = (), source: str =
         raise SettingsError(source, str(error)) from error
     for override in overrides:
         _apply(table, override)
+    return check(table, kind, source=source)
+
+
+def check(table: dict[str, Any], kind: type[S], at: str = "", source: str = "settings") -> S:
+    """Take ``table``, whose own path is ``at``, as a ``kind``.
+
+    Returns:
+        Settings in which every value was checked.
+
+    Raises:
+        SettingsError: an unknown key, a wrong type or range.
+    """
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
         message = str(error)
         found = _PATH_IN_MESSAGE.search(message)
-        key = found["path"] if found else ""
-        raise SettingsError(key or source, _PATH_IN_MESSAGE.sub("", message)) from error
+        problem = _PATH_IN_MESSAGE.sub("", message)
+        path = [at, found["path"] if found else ""]
+        field = _FIELD_IN_MESSAGE.match(problem)  # msgspec's path ends at the table around it
+        if field and field["fault"] in _FAULTS:
+            path.append(field["name"])
+            problem = _FAULTS[field["fault"]]
+        key = ".".join(part for part in path if part)
+        raise SettingsError(key or source, problem) from error
 
 
 def read_json(path: Path, kind: type[S]) -> S:

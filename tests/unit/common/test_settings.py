@@ -28,8 +28,8 @@ class Outer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     [
         ("[inner]\nrows = 0", "inner.rows"),
         ("[inner]\nrows = 'many'", "inner.rows"),
-        ("[inner]\nrow = 3", "inner"),
-        ("[innr]\n", "settings"),
+        ("[inner]\nrow = 3", "inner.row"),
+        ("[innr]\n", "innr"),
         ("name = 3", "name"),
         ("name =", "settings"),
     ],

@@ -73,10 +73,20 @@ def test_without_an_embedded_model_the_command_is_named(
 @pytest.mark.parametrize(
     ("toml", "named"),
     [
-        ("[node]\nnot_a_key = 1", "node"),
+        ("[node]\nnot_a_key = 1", "node.not_a_key: is no setting (in"),
         ("[nodes]", "nodes"),
-        ("[models.a]\npath = 1", "models[...].path"),
-        ("[models.a]", "models[...]"),
+        ("[models.a]\npath = 1", "models.a.path: "),
+        ("[models.a]", "models.a.path: is missing (in"),
+        ('[models.one]\npath = "x"\nmax_row = 1', "models.one.max_row: is no setting (in"),
+        ('[models.one]\npath = "x"\nmax_rows = 0', "models.one.max_rows: "),
+        ("models = 3", "models: "),
+        ("[models]\na = 3", "models"),
+        ('[router]\ngrpc = "7410"', "router.grpc: '7410' is not host:port"),
+        ('[router]\ngrpc = ""', "router.grpc: "),
+        ('[router]\ngrpc = "h:65536"', "router.grpc: "),
+        ('[router]\nhttp = "h:"', "router.http: "),
+        ('[router]\nhttp = "::1:80"', "router.http: "),
+        ('[store]\nhttp = "h:-1"', "store.http: "),
         ('[models."a/b"]\npath = "x"', "key"),
         ("[node]\nstop_timeout_s = 0", "node.stop_timeout_s"),
         ("[node]\nworker_command = []", "node.worker_command"),
@@ -92,6 +102,23 @@ def test_a_wrong_key_is_named(tmp_path: Path, toml: str, named: str) -> None:
         _load(tmp_path, toml)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_override_is_named_as_one(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        _load(tmp_path, '[models.one]\npath = "x"', "models.one.max_row=1")
+    assert str(caught.value) == "models.one.max_row: is no setting (in the command line)"
+
+
+def test_an_import_folder_is_relative_to_the_file(tmp_path: Path) -> None:
+    read = _load(tmp_path, '[models.a]\npath = "a"\nimport_dir = "made"')
+    assert read.models["a"].import_dir == str(tmp_path / "made")
+
+
+@pytest.mark.parametrize("address", ["localhost:0", "127.0.0.1:65535", "[::1]:7410"])
+def test_an_address_is_a_host_and_a_port(tmp_path: Path, address: str) -> None:
+    toml = f'[models.a]\npath = "a"\n[router]\ngrpc = "{address}"'
+    assert _load(tmp_path, toml).router.grpc == address
 
 
 def test_the_example_shows_the_defaults(tmp_path: Path) -> None:
