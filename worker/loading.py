@@ -28,6 +28,8 @@ from bramley.worker.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+WARM_COLUMNS = 2560  # a long prompt of a conversation, and its answer
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
@@ -99,7 +101,8 @@ def _load(
         raise ModelError(f"{folder} needs state of kind {sorted(kinds - {'full'})}, not served yet")
     table = RowTable()
     executor = Executor(model.model, Cohort(table, [FullState(table) for _ in layers]), slots)
-    executor.warm_up()
+    context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
+    executor.warm_up(min(context, WARM_COLUMNS))
     state_layers = executor.cohort.layers
     identity = Identity(
         weights_digest=weights,
@@ -109,7 +112,6 @@ def _load(
         layout=layout(state_layers),
         numerics_epoch=f"mlx {metadata.version('mlx')} {model.dtype} {numerics}",
     )
-    context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
     eos = frozenset(tokenizer.eos_token_ids)
     log.info("loaded", extra=facts(folder=folder, seconds=f"{time.monotonic() - started_s:.2f}"))
     return (

@@ -81,14 +81,19 @@ class FullState:
         if rows <= held_rows and columns <= held_columns:
             return
         # Doubled, so that growing costs a constant share; evaluated, so that one layer at
-        # a time holds both the old and the new.
-        new_rows = held_rows if rows <= held_rows else max(rows, 2 * held_rows)
-        fits = columns <= held_columns
-        new_columns = held_columns if fits else max(_stepped(columns), 2 * held_columns)
+        # a time holds both the old and the new. More rows leave spare columns behind, or one
+        # long row would make every row long.
+        if rows > held_rows:
+            new_rows = max(rows, 2 * held_rows)
+            new_columns = _stepped(max([columns, *self._table.lengths]))
+        else:
+            new_rows = held_rows
+            new_columns = max(_stepped(columns), 2 * held_columns)
+        kept = min(held_columns, new_columns)
         grown: list[mx.array] = []
         for like, held in zip(self._shapes, (self.keys, self.values), strict=True):
             room = _room(like, new_rows, new_columns)
-            room[:held_rows, :, :held_columns] = held
+            room[:held_rows, :, :kept] = held[:, :, :kept]
             grown.append(room)
         self.keys, self.values = grown
         mx.eval(grown)

@@ -11,6 +11,8 @@ import mlx.core as mx
 from bramley.worker.cache.contract import LayerState
 from bramley.worker.cache.table import RowTable
 
+IDLE_BYTES_MAX = 256 << 20  # of state that an idle engine keeps for the next request
+
 
 class Cohort:
     """Rows of one batch. Slots are permanent, rows move: never store a row across steps."""

@@ -19,6 +19,7 @@ import mlx.core as mx
 
 from bramley.common.errors import BramleyError, EngineFault, Overloaded
 from bramley.common.logs import facts
+from bramley.worker.engine.cohort import IDLE_BYTES_MAX
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import (
     Deliver,
@@ -39,7 +40,6 @@ from bramley.worker.settings import WorkerSettings
 log = logging.getLogger(__name__)
 
 CLEAR_CACHE_EVERY = 256
-IDLE_BYTES_MAX = 256 << 20  # of state that an idle engine keeps for the next request
 EXIT_ENGINE_DIED = 70
 # New tokens that make a save worth its cost, at the end of a prompt and of a request.
 SAVE_PROMPT_FROM = 256

@@ -9,8 +9,8 @@ from typing import cast
 import mlx.core as mx
 
 from bramley.worker.cache.saved import Restore, Staged
-from bramley.worker.cache.snapshot import Span, copy_in, copy_out, span_bytes, spans
-from bramley.worker.engine.cohort import Cohort
+from bramley.worker.cache.snapshot import Span, copy_in, copy_out, part_bytes, span_bytes, spans
+from bramley.worker.engine.cohort import IDLE_BYTES_MAX, Cohort
 from bramley.worker.engine.plan import Chunk, StepPlan, StepResult
 from bramley.worker.engine.slots import Slots
 from bramley.worker.models.contract import LanguageModel
@@ -30,8 +30,13 @@ class Executor:
         self.cohort = cohort
         self._slots = slots
 
-    def warm_up(self) -> None:
-        """Run both shapes of forward once, so that no request pays for first use."""
+    def warm_up(self, columns_max: int) -> None:
+        """Run both shapes of forward once, so that no request pays for first use.
+
+        Args:
+            columns_max: room of the first row at most; memory is slowest when it is new, so
+                a row is made as long as an idle engine may keep it anyway.
+        """
         table = self.cohort.table
         self.cohort.join(0)
         for columns in (2, 1):
@@ -40,6 +45,10 @@ class Executor:
             table.commit()
             self.cohort.evaluate(logits)
         self.cohort.leave(0, keep_last=False)
+        token_bytes = part_bytes(self.cohort.layers, 1)
+        columns = min(columns_max, IDLE_BYTES_MAX // token_bytes)
+        for layer in self.cohort.layers:
+            layer.reserve(1, columns)
 
     def restore(self, request: Request, restore: Restore) -> None:
         """Copy a stored prefix into the request's row, which is empty.
