@@ -13,10 +13,13 @@ from typing import Final
 
 from bramley.common import logs
 from bramley.common.errors import SettingsError
+from bramley.common.main import leave
+from bramley.deploy.keeper import ROUTER
 from bramley.deploy.lease import Owned
-from bramley.deploy.settings import load
+from bramley.deploy.settings import ClusterSettings, load
 from bramley.deploy.state import StateFolder
 from bramley.deploy.up import up
+from bramley.router.settings import RouterSettings
 
 EXIT_FAILED: Final = 1
 EXIT_SETTINGS: Final = 2
@@ -28,8 +31,15 @@ def main() -> int:
     arguments = _parser().parse_args()
     logs.setup("supervisor")
     try:
-        settings = load(arguments.cluster, _overrides(arguments), arguments.state_dir.resolve())
-        failure = asyncio.run(up(settings, StateFolder(arguments.state_dir)))
+        if arguments.stop:
+            state = StateFolder(arguments.state_dir)
+            settings = ClusterSettings(router=_settings_of_router(state))
+        else:
+            folder = arguments.state_dir.resolve()
+            settings = load(arguments.cluster, _overrides(arguments), folder)
+            state = StateFolder(arguments.state_dir)
+        work = up(settings, state, is_detached=arguments.detached, is_stop=arguments.stop)
+        failure = asyncio.run(work)
     except SettingsError as error:
         return _say(str(error), EXIT_SETTINGS)
     except Owned as error:
@@ -43,6 +53,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bramley.deploy", description=__doc__)
     parser.add_argument("cluster", type=Path, nargs="?", metavar="CLUSTER.toml")
     parser.add_argument("--state-dir", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--stop", action="store_true", help="end what a dead supervisor left, in good order"
+    )
+    parser.add_argument(
+        "--detached", action="store_true", help="write to a log, once the folder is owned"
+    )
     parser.add_argument("--grpc", metavar="ADDRESS", help="where clients call")
     parser.add_argument("--http", metavar="ADDRESS", help="where Prometheus scrapes")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
@@ -58,10 +74,15 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
     return overrides
 
 
+def _settings_of_router(state: StateFolder) -> RouterSettings:
+    """Read what the router was given: how long it may drain."""
+    return state.read_settings(ROUTER, RouterSettings) or RouterSettings()
+
+
 def _say(sentence: str, code: int) -> int:
-    print(f"bramley: {sentence}", file=sys.stderr)  # noqa: T201
+    print(f"bramley: {sentence}", file=sys.stderr, flush=True)  # noqa: T201
     return code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -15,8 +15,8 @@ import psutil
 
 from bramley.common.child import ChildContext
 from bramley.common.logs import facts
-from bramley.deploy.process import Incarnation, answers, spawn
-from bramley.deploy.state import Record, StateFolder
+from bramley.deploy.process import Incarnation, answers, runs, spawn
+from bramley.deploy.state import Record, StateFolder, restore_run_dir
 from bramley.deploy.supervisor import Key, Level, Seen
 from bramley.deploy.sweep import children_of
 
@@ -42,7 +42,7 @@ class Children:
         self._run_dir = run_dir
         self._orphan_grace_s = orphan_grace_s
         self._on_change = on_change
-        self._epochs: set[int] = set()  # of every child ever known here, so that none is astray
+        self._epochs: set[int] = set()  # of those that are no strays, some not spawned yet
         self._owner_fd, self._held_fd = os.pipe()  # the second ends with this process only
 
     def seen(self) -> list[Seen]:
@@ -85,9 +85,17 @@ class Children:
         )
 
     async def sweep(self) -> bool:
-        """Take charge of children that no pidfile told of; False if there were none."""
+        """Take charge of children that no pidfile told of, and of what a dead wrapper left.
+
+        Returns:
+            Whether there were any.
+        """
         found = await asyncio.to_thread(children_of, self._state.lease)
-        strays = [pair for pair in found if pair[1].epoch not in self._epochs]
+        strays = [
+            (process, context)
+            for process, context in found
+            if context.epoch not in self._epochs and runs(process)
+        ]
         for process, context in strays:
             self._take_stray(process, context)
         return bool(strays)
@@ -107,6 +115,18 @@ class Children:
         self.incarnations[record.epoch] = one
         return one
 
+    def mend_run_dir(self) -> None:
+        """Make the run folder again if it is gone, and have replaced whose sockets went with it.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        restore_run_dir(self._run_dir)
+        for one in self.incarnations.values():
+            if one.has_lost_its_socket:
+                log.warning("its socket is gone", extra=_facts(one))
+                one.condemn("its socket was gone")
+
     async def spawn(
         self, key: Key, spec: str, command: Sequence[str], settings_json: bytes
     ) -> Incarnation:
@@ -118,6 +138,7 @@ class Children:
         Raises:
             OSError: it could not be started.
         """
+        restore_run_dir(self._run_dir)
         epoch = self._state.next_epoch()
         self._epochs.add(epoch)  # before there is a process for a sweep to find
         context = ChildContext(
@@ -151,18 +172,19 @@ class Children:
     def stop(self, epoch: int, level: Level) -> None:
         """Signal an incarnation."""
         one = self.incarnations[epoch]
-        log.info("stopping", extra={"facts": {**_named(one), "signal": level.value}})
+        log.info("stopping", extra=facts(**_named(one), signal=level.value))
         one.send(level, time.monotonic())
 
     def remove(self, epoch: int) -> Incarnation:
         """Clear away what a dead incarnation left, and return it."""
         one = self.incarnations.pop(epoch)
+        self._epochs.discard(epoch)
         with tolerated("pidfile"):
             self._state.remove_record(one.key, epoch)
             # ChildContext.socket and its like: they stay behind a process that was killed.
             for left in Path(self._run_dir).glob(f"{one.key.role}-{epoch}.*"):
                 left.unlink(missing_ok=True)
-        log.info("ended", extra={"facts": {**_named(one), "exit": one.exit}})
+        log.info("ended", extra=facts(**_named(one), exit=one.exit))
         return one
 
 

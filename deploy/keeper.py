@@ -44,6 +44,7 @@ class Keeper:
     Attributes:
         changes: told whenever ``processes`` may answer otherwise.
         failure: why the node cannot run at all; empty while it can.
+        router_addresses: by kind; empty until it is ready for the first time.
         target: of the NodeService.
     """
 
@@ -56,7 +57,7 @@ class Keeper:
         self._node = settings.node
         self._models = {name: canonical(model) for name, model in settings.models.items()}
         self._router = msgspec.structs.replace(settings.router, node=self.target)
-        self._router_addresses: dict[str, str] = {}
+        self.router_addresses: dict[str, str] = {}
         self._state = state
         self._ownership = ownership
         self._run_dir = run_dir
@@ -81,7 +82,7 @@ class Keeper:
             self._histories[one.key] = History(starts=1, epoch=one.record.epoch)
         self._has_served = any(one.key != STORE for one in adopted)
         if adopted and previous is not None:  # else nobody holds on to the old ports
-            self._router_addresses = previous.addresses
+            self.router_addresses = previous.addresses
         async with self._ownership.acting():
             self._write_node()
 
@@ -106,11 +107,19 @@ class Keeper:
                     continue
             self.changes.notify()
 
-    async def sweep_forever(self) -> None:
-        """Look for strays now and then: one may have been between fork and exec before."""
-        while True:
-            await asyncio.sleep(self._node.sweep_every_s)
-            await self._children.sweep()
+    async def sweep(self) -> None:
+        """Look for strays, which may have been between fork and exec before, and lost sockets.
+
+        Raises:
+            OSError: the sockets' folder is gone and cannot be made again.
+        """
+        await self._children.sweep()
+        self._children.mend_run_dir()
+
+    def fail(self, why: str) -> None:
+        """Stop a node that cannot run."""
+        self.failure = self.failure or why
+        self.stop()
 
     def stop(self, *, at_once: bool = False) -> None:
         """End all processes in good order, or ``at_once``; then ``run`` returns."""
@@ -152,6 +161,11 @@ class Keeper:
         self.changes.notify()
         await self.changes.until(lambda: not epochs & self._children.incarnations.keys())
 
+    def is_running(self, key: Key) -> bool:
+        """Whether a process serves."""
+        incarnations = self._children.incarnations.values()
+        return any(one.key == key and one.is_ready and not one.is_stopping for one in incarnations)
+
     def processes(self) -> list[node_pb2.Process]:
         """Describe the supervisor and every process that lives or is wanted."""
         state = (
@@ -192,7 +206,7 @@ class Keeper:
         except OSError as error:
             log.error("cannot start", extra=facts(role=key.role, name=key.name, error=error))  # noqa: TRY400
             history.last_exit = f"cannot start: {error}"
-            self._back_off(key, history, lived_s=0.0)
+            self._go_on_without(key, history, lived_s=0.0)
             return
         history.starts += 1
         history.epoch = one.record.epoch
@@ -205,7 +219,7 @@ class Keeper:
     def _router_settings(self) -> bytes:
         """Encode the router's settings; it keeps the free ports that its predecessor took."""
         kept = {
-            kind: self._router_addresses.get(kind, wanted)
+            kind: self.router_addresses.get(kind, wanted)
             for kind, wanted in (("grpc", self._router.grpc), ("http", self._router.http))
             if wanted.endswith(":0")
         }
@@ -222,14 +236,14 @@ class Keeper:
         history.last_exit = one.exit
         if not one.has_failed:
             return
-        if one.key == ROUTER and not self._has_served and one.exit.startswith("exit code"):
-            self.failure = f"the router does not start: {one.exit}"
-            self.stop()
-            return
-        self._back_off(one.key, history, time.monotonic() - one.started_s)
+        self._go_on_without(one.key, history, time.monotonic() - one.started_s)
 
-    def _back_off(self, key: Key, history: History, lived_s: float) -> None:
+    def _go_on_without(self, key: Key, history: History, lived_s: float) -> None:
+        """Try again after a pause; a router that fails before anything served ends the node."""
         if key not in self._desired:
+            return
+        if key == ROUTER and not self._has_served:
+            self.fail(f"the router does not start: {history.last_exit}")
             return
         history.crashes = crashes_after(history.crashes, lived_s, self._limits)
         pause_s = backoff_s(history.crashes, self._limits)
@@ -249,7 +263,7 @@ class Keeper:
         self.changes.notify()
 
     def _note_router(self, one: Incarnation) -> None:
-        self._router_addresses = one.record.addresses
+        self.router_addresses = one.record.addresses
         log.info("the router is ready", extra=facts(**one.record.addresses))
         self._write_node()
 
@@ -257,7 +271,7 @@ class Keeper:
         node = NodeFile(
             run_dir=self._run_dir,
             node=self.target,
-            addresses=self._router_addresses,
+            addresses=self.router_addresses,
             pid=os.getpid(),
             epoch=self._ownership.epoch,
         )

@@ -35,9 +35,9 @@ class Owned(Exception):
     """The state folder cannot be had; the message says whose it is."""
 
 
-def exit_fenced() -> NoReturn:
-    """End this process at once: whatever it would clean up is another's by now."""
-    log.critical("another supervisor has taken over; leaving everything to it")
+def exit_fenced(why: str) -> NoReturn:
+    """End this process at once: whatever it would clean up is not its own by now."""
+    log.critical("%s; ending without it, and leaving the children to the next `bramley up`", why)
     os._exit(EXIT_FENCED)
 
 
@@ -45,7 +45,7 @@ class Ownership:
     """This process's hold on a state folder. Made by ``acquire``."""
 
     def __init__(
-        self, state: StateFolder, epoch: int, on_fenced: Callable[[], NoReturn] = exit_fenced
+        self, state: StateFolder, epoch: int, on_fenced: Callable[[str], NoReturn] = exit_fenced
     ) -> None:
         self.epoch: Final = epoch
         self._state = state
@@ -58,18 +58,34 @@ class Ownership:
 
         Does not return if the lease is another's: see ``exit_fenced``.
         """
-        async with self._mutex, _locked(self._state.lock):
+        async with self._mutex:
+            fd = await self._locked_lease()
+            try:
+                yield
+            finally:
+                os.close(fd)
+
+    async def _locked_lease(self) -> int:
+        try:
+            fd = await _lock(self._state.lock)
             lease = read_lease(self._state.lease)
-            if lease is None or lease.epoch != self.epoch:
-                self._on_fenced()
-            yield
+        except OSError as error:  # somebody moved the folder, or removed it
+            self._on_fenced(f"the state folder is gone: {error}")
+        if lease is None:
+            self._on_fenced(f"the lease in {self._state.path} is gone")
+        if lease.epoch != self.epoch:
+            self._on_fenced(f"process {lease.pid} has taken over {self._state.path}")
+        return fd
 
     async def keep(self) -> NoReturn:
         """Renew the lease for ever."""
         while True:
             await asyncio.sleep(_RENEW_EVERY_S)
             async with self.acting():
-                _write(self._state.lease, self.epoch)
+                try:
+                    _write(self._state.lease, self.epoch)
+                except OSError as error:
+                    self._on_fenced(f"the lease cannot be renewed: {error}")
 
     async def release(self) -> None:
         """Give the folder up, in good order."""

@@ -1,6 +1,7 @@
 """NodeService: what the router asks of a node's supervisor, over a unix socket."""
 
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -60,19 +61,43 @@ def _checked(spec: node_pb2.WorkerSpec) -> tuple[str, str]:
     return name, canonical(settings)
 
 
-async def serve(keeper: Keeper, epoch: int) -> grpc.aio.Server:
-    """Serve the NodeService of ``keeper`` at its target.
+class NodeServer:
+    """Serves the NodeService of ``keeper`` at its target."""
 
-    Returns:
-        The server, started.
+    def __init__(self, keeper: Keeper, epoch: int) -> None:
+        self._servicer = NodeServicer(keeper, epoch)
+        self._target = keeper.target
+        self._server: grpc.aio.Server | None = None
 
-    Raises:
-        OSError: the socket cannot be had.
-    """
-    server = rpc.new_server()
-    node_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(keeper, epoch), server)
-    rpc.add_health(server)
-    rpc.add_reflection(server, [node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name])
-    rpc.bind(server, keeper.target)
-    await server.start()
-    return server
+    async def start(self) -> None:
+        """Begin to serve.
+
+        Raises:
+            OSError: the socket cannot be had.
+        """
+        server = rpc.new_server()
+        node_pb2_grpc.add_NodeServiceServicer_to_server(self._servicer, server)
+        rpc.add_health(server)
+        rpc.add_reflection(server, [node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name])
+        rpc.bind(server, self._target)
+        await server.start()
+        self._server = server
+
+    async def mend(self) -> None:
+        """Serve at a new socket where the old one is gone.
+
+        Raises:
+            OSError: it cannot be had.
+        """
+        if not _exists(self._target):
+            await self.stop()  # first: a server unlinks its socket's path when it ends
+            await self.start()
+
+    async def stop(self) -> None:
+        """Serve no more."""
+        if self._server is not None:
+            await self._server.stop(None)
+
+
+def _exists(target: str) -> bool:
+    return Path(target.removeprefix("unix:")).exists()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
@@ -12,9 +13,12 @@ import msgspec
 import psutil
 
 from bramley.common.child import ChildContext
+from bramley.common.logs import facts
 from bramley.deploy.changes import guarded
 from bramley.deploy.state import Record
 from bramley.deploy.supervisor import Key, Level, Seen
+
+log = logging.getLogger(__name__)
 
 _ADOPTED_POLL_S = 0.2
 _CONNECT_TIMEOUT_S = 2.0
@@ -32,14 +36,14 @@ class Incarnation:
     """
 
     def __init__(
-        self, record: Record, now_s: float, log: Path, on_change: Callable[[], None]
+        self, record: Record, now_s: float, log_file: Path, on_change: Callable[[], None]
     ) -> None:
         self.record = record
         self.heard: dict[str, str] = {}
         self.exit = ""
         self.started_s = now_s
         self._process: psutil.Process | None = None
-        self._log = log
+        self._log_file = log_file
         self._log_start = 0
         self._on_change = on_change
         self._is_usable = True
@@ -78,6 +82,12 @@ class Incarnation:
     def is_stopping(self) -> bool:
         """Whether it was told to end."""
         return self._terminated_s is not None or self._is_killed
+
+    @property
+    def has_lost_its_socket(self) -> bool:
+        """Whether nobody can call it any more, though it serves."""
+        kind, _, path = target_of(self.record.addresses).partition(":")
+        return kind == "unix" and not self.is_stopping and not Path(path).exists()
 
     @property
     def has_failed(self) -> bool:
@@ -131,6 +141,8 @@ class Incarnation:
                 self._process.send_signal(signal.SIGKILL)
         except (psutil.NoSuchProcess, ProcessLookupError):
             return
+        except (psutil.Error, PermissionError) as error:
+            log.error("cannot signal", extra=facts(pid=pid, error=error))  # noqa: TRY400
 
     def _run(self, coroutine: Coroutine[None, None, None]) -> None:
         self._tasks.append(guarded(coroutine))
@@ -139,12 +151,12 @@ class Incarnation:
         self._end(await process.wait())
 
     async def _poll(self, process: psutil.Process) -> None:
-        while _runs(process):  # noqa: ASYNC110 nobody tells of another's child
+        while runs(process):  # noqa: ASYNC110 nobody tells of another's child
             await asyncio.sleep(_ADOPTED_POLL_S)
         self._end(None)
 
     def _end(self, code: int | None) -> None:
-        words = how_it_ended(code, last_words(self._log, self._log_start))
+        words = how_it_ended(code, last_words(self._log_file, self._log_start))
         self.exit = f"{self._fault}: {words}" if self._fault else words
         self._ended.set()
         self._on_change()
@@ -179,7 +191,7 @@ class Spawned(msgspec.Struct, frozen=True):
 
 
 async def spawn(
-    command: Sequence[str], context: ChildContext, settings: Path, log: Path
+    command: Sequence[str], context: ChildContext, settings: Path, log_file: Path
 ) -> Spawned:
     """Start a child in a session of its own, with no descriptors but those meant for it.
 
@@ -194,7 +206,7 @@ async def spawn(
     ready, told = os.pipe()
     try:
         context = msgspec.structs.replace(context, ready_fd=told)
-        with log.open("ab") as output:
+        with log_file.open("ab") as output:
             log_start = output.tell()
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -238,20 +250,25 @@ def target_of(addresses: dict[str, str]) -> str:
 
 
 def how_it_ended(code: int | None, words: str) -> str:
-    """Say it as ``Process.last_exit`` does; None is the unknown code of an adopted process."""
-    if code is not None and code < 0:
+    """Say it as ``Process.last_exit`` does; None is the unknown code of an adopted process.
+
+    Returns:
+        The end, with its last words for a failure that chose its code: others say no reason.
+    """
+    if code is None:
+        return "exit code unknown"
+    if code < 0:
         try:
             return f"signal {signal.Signals(-code).name}"
         except ValueError:
             return f"signal {-code}"
-    said = "exit code unknown" if code is None else f"exit code {code}"
-    return f"{said}: {words}" if words else said
+    return f"exit code {code}: {words}" if code and words else f"exit code {code}"
 
 
-def last_words(log: Path, start: int) -> str:
+def last_words(log_file: Path, start: int) -> str:
     """Read the last line of a log that is not empty, looking no further back than ``start``."""
     try:
-        with log.open("rb") as file:
+        with log_file.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(start, size - _LAST_WORDS_BYTES))
             lines = file.read().decode(errors="replace").split("\n")
@@ -261,7 +278,8 @@ def last_words(log: Path, start: int) -> str:
     return said[-1][:_LAST_WORDS_CHARS] if said else ""
 
 
-def _runs(process: psutil.Process) -> bool:
+def runs(process: psutil.Process) -> bool:
+    """Whether a process lives; one that only waits to be reaped does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

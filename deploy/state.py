@@ -4,20 +4,26 @@ Every file is replaced whole (written beside, then renamed), so that a reader ne
 of one. ``epoch`` alone is flushed to the disk: numbers in it are never given out twice.
 """
 
+import errno
 import json
 import os
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from bramley.common.errors import SettingsError
 from bramley.deploy.supervisor import Key
 
 T = TypeVar("T")
 
+ROLES = ("router", "worker", "store")
+# What may lie in a state folder that no supervisor has owned yet.
+_BEFORE_EPOCH = {"logs", "processes", "settings", "lock", "epoch.new", "models", "cache.noindex"}
 _SOCKET_DIR_BYTES_MAX = 60  # a socket's whole path has about 100 bytes
 
 
@@ -61,11 +67,18 @@ class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateFolder:
-    """Paths and files of one state folder; locks nothing (lease.py does)."""
+    """Paths and files of one state folder; locks nothing (lease.py does).
+
+    Raises:
+        SettingsError: the folder holds something else.
+    """
 
     def __init__(self, path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = path.resolve()
+        names = {each.name for each in self.path.iterdir()}
+        if "epoch" not in names and names - _BEFORE_EPOCH:
+            raise SettingsError("--state-dir", f"{path} is not empty, and no state folder")
         self.path.chmod(0o700)
         for name in ("processes", "logs", "settings"):
             (self.path / name).mkdir(mode=0o700, exist_ok=True)
@@ -79,11 +92,23 @@ class StateFolder:
         """Where the output of a child goes."""
         return self.path / "logs" / f"{key.role}-{key.name}.log"
 
+    @property
+    def own_log(self) -> Path:
+        """Where the output of a detached supervisor goes."""
+        return self.path / "logs" / "supervisor.log"
+
     def write_settings(self, key: Key, settings_json: bytes) -> Path:
         """Write the settings of a child, and return where."""
-        path = self.path / "settings" / f"{key.role}-{key.name}.json"
+        path = self._settings(key)
         replace_file(path, settings_json)
         return path
+
+    def _settings(self, key: Key) -> Path:
+        return self.path / "settings" / f"{key.role}-{key.name}.json"
+
+    def read_settings(self, key: Key, kind: type[T]) -> T | None:
+        """Read the settings that a child was last given; None if there are none of that kind."""
+        return _read(self._settings(key), kind)
 
     def next_epoch(self, at_least: int = 0) -> int:
         """Give out a number above all that were given out; the caller holds the lock."""
@@ -133,9 +158,12 @@ class StateFolder:
 
     def clear(self) -> None:
         """Remove what tells of a running node; logs and the count of epochs stay."""
-        files = [self._node, self._wanted, *self.path.glob("*.new")]
+        files = [self._node, self._wanted]
         for name in ("processes", "settings"):  # the folders stay: the next owner may be waiting
-            files += (self.path / name).iterdir()
+            for role in ROLES:
+                files += (self.path / name).glob(f"{role}-*.json")
+                files += (self.path / name).glob(f"{role}-*.json.new")
+        files += [_beside(file) for file in (self._node, self._wanted, self.lease, self._epoch)]
         for path in files:
             path.unlink(missing_ok=True)
 
@@ -149,13 +177,17 @@ def _read(path: Path, kind: type[T]) -> T | None:
 
 def replace_file(path: Path, content: bytes, *, flush: bool = False) -> None:
     """Write ``content`` to ``path`` so that readers see the old or the new, never a part."""
-    beside = path.with_name(path.name + ".new")
+    beside = _beside(path)
     with beside.open("wb") as file:
         file.write(content)
         if flush:
             file.flush()
             os.fsync(file.fileno())
     beside.replace(path)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".new")
 
 
 def make_run_dir(previous: str | None) -> str:
@@ -166,6 +198,19 @@ def make_run_dir(previous: str | None) -> str:
     if len(os.fsencode(temporary)) > _SOCKET_DIR_BYTES_MAX:
         temporary = "/tmp"  # noqa: S108 mkdtemp makes the folder itself with mode 0700
     return tempfile.mkdtemp(prefix="bramley-", dir=temporary)
+
+
+def restore_run_dir(folder: str) -> None:
+    """Make the folder for sockets again, where something has removed it.
+
+    Raises:
+        PermissionError: it is another's by now.
+        OSError: it cannot be made.
+    """
+    with suppress(FileExistsError):
+        Path(folder).mkdir(mode=0o700)
+    if not _is_ours(folder):
+        raise PermissionError(errno.EPERM, "it is not for this user alone", folder)
 
 
 def _is_ours(folder: str) -> bool:

@@ -2,22 +2,37 @@
 
 import asyncio
 import logging
+import os
 import shutil
 import signal
+from pathlib import Path
 
 from bramley.common.logs import facts
 from bramley.deploy.changes import guarded
 from bramley.deploy.keeper import Keeper
 from bramley.deploy.lease import acquire
-from bramley.deploy.node import serve
+from bramley.deploy.node import NodeServer
 from bramley.deploy.settings import ClusterSettings
 from bramley.deploy.state import StateFolder, make_run_dir
+from bramley.deploy.tell import tell
 
 log = logging.getLogger(__name__)
 
 
-async def up(settings: ClusterSettings, state: StateFolder) -> str:
+async def up(
+    settings: ClusterSettings,
+    state: StateFolder,
+    *,
+    is_detached: bool = False,
+    is_stop: bool = False,
+) -> str:
     """Run a node until a signal ends it.
+
+    Args:
+        settings: of the cluster.
+        state: its folder.
+        is_detached: what is said goes to a log as soon as the folder is owned.
+        is_stop: adopt what another supervisor left, only to stop it in good order.
 
     Returns:
         Why it could not run, or nothing.
@@ -27,17 +42,24 @@ async def up(settings: ClusterSettings, state: StateFolder) -> str:
         OSError: a file or a socket that it cannot do without.
     """
     ownership = await acquire(state)
+    if is_detached:
+        _write_to(state.own_log)
     tasks: list[asyncio.Task[None]] = [guarded(ownership.keep())]
     previous = state.read_node()
     run_dir = make_run_dir(previous.run_dir if previous else None)
     keeper = Keeper(settings, state, ownership, run_dir)
     _obey_signals(keeper)
     await keeper.adopt(previous)
-    server = await serve(keeper, ownership.epoch)
+    if is_stop:
+        keeper.stop()
+    server = NodeServer(keeper, ownership.epoch)
+    await server.start()
     log.info("up", extra=facts(state=state.path, node=keeper.target, epoch=ownership.epoch))
-    tasks.append(guarded(keeper.sweep_forever()))
+    tasks.append(guarded(_look_after(keeper, server, settings.node.sweep_every_s)))
+    if not is_detached:
+        tasks.append(guarded(tell(keeper)))
     await guarded(keeper.run())
-    await server.stop(None)
+    await server.stop()
     for task in tasks:  # or one of them finds the lease gone and takes that for a defeat
         task.cancel()
     await asyncio.wait(tasks)
@@ -47,6 +69,23 @@ async def up(settings: ClusterSettings, state: StateFolder) -> str:
     await ownership.release()
     log.info("down")
     return keeper.failure
+
+
+def _write_to(file: Path) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for standard in (1, 2):
+        os.dup2(fd, standard)
+    os.close(fd)
+
+
+async def _look_after(keeper: Keeper, server: NodeServer, every_s: float) -> None:
+    try:
+        while True:
+            await asyncio.sleep(every_s)
+            await keeper.sweep()
+            await server.mend()
+    except OSError as error:
+        keeper.fail(f"the folder of its sockets is gone: {error}")
 
 
 def _obey_signals(keeper: Keeper) -> None:

@@ -3,6 +3,7 @@
 The script is ``FOLDER/<role>-<name>``, one command a line, read anew by each incarnation:
 
     exit N          end with code N before being ready
+    signal N        end by signal N before being ready
     hang            never be ready
     mute            close the ready pipe without a word, and live
     ignore-term     do not end on SIGTERM
@@ -60,6 +61,8 @@ async def live(context: ChildContext, settings: dict[str, object], script: dict[
     if "exit" in script:
         say(f"told to exit with {script['exit']}")
         return int(script["exit"])
+    if "signal" in script:
+        os.kill(os.getpid(), int(script["signal"]))
     if "ignore-term" in script:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
     if "mute" in script:

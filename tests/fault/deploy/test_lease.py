@@ -26,8 +26,8 @@ class FencedError(Exception):
     """Stands for the end of the process."""
 
 
-def _fenced() -> NoReturn:
-    raise FencedError
+def _fenced(why: str) -> NoReturn:
+    raise FencedError(why)
 
 
 @pytest.fixture
@@ -103,6 +103,14 @@ async def test_a_lease_that_is_gone_is_lost(state: StateFolder) -> None:
     owned = Ownership(state, (await acquire(state)).epoch, _fenced)
     state.lease.unlink()
     with pytest.raises(FencedError):
+        async with owned.acting():
+            pytest.fail("it acted")
+
+
+async def test_a_folder_that_is_gone_is_lost(state: StateFolder) -> None:
+    owned = Ownership(state, (await acquire(state)).epoch, _fenced)
+    state.path.rename(state.path.with_name("moved"))
+    with pytest.raises(FencedError, match="the state folder is gone"):
         async with owned.acting():
             pytest.fail("it acted")
 

@@ -1,12 +1,14 @@
 """The supervisor's own death: children go on, the next one takes over, none is harmed."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bramley.common.child import ChildContext
@@ -278,3 +280,59 @@ async def test_changed_settings_replace_what_they_change(make_cluster: Make, scr
     assert cluster.children()["worker", "b"] == before["worker", "b"]
     await cluster.start_worker("a")
     await cluster.running("worker", "a")
+
+
+async def test_what_a_dead_supervisor_left_is_stopped_and_nothing_is_left(
+    make_cluster: Make, scripts: Path
+) -> None:
+    cluster = make_cluster(dummy_cluster(scripts, store=True))
+    await _serving(cluster)
+    await cluster.kill_supervisor()
+    assert len(cluster.children()) == 3
+    await cluster.spawn("--stop")
+    assert await cluster.ended() == 0
+    cluster.check_nothing_left()
+    said = (cluster.folder / "supervisor.log").read_text()
+    ended = [line.split("role=")[1].split()[0] for line in said.splitlines() if " ended " in line]
+    assert ended == ["router", "worker", "store"]
+
+
+async def test_a_running_supervisors_children_are_not_stopped_for_it(
+    make_cluster: Make, scripts: Path
+) -> None:
+    cluster = make_cluster(dummy_cluster(scripts))
+    serving = await _serving(cluster)
+    refused = await cluster.spawn("--stop")
+    assert await cluster.ended(refused) == EXIT_OWNED
+    cluster.forget(refused)
+    assert cluster.children() == serving
+
+
+async def test_a_wrapped_worker_is_adopted_with_its_wrapper(
+    make_cluster: Make, scripts: Path
+) -> None:
+    dummy = json.dumps([sys.executable, str(DUMMY_CHILD), str(scripts)])
+    wrapper = "import subprocess, sys; subprocess.run(sys.argv[1:], close_fds=False)"
+    wrapped = json.dumps([sys.executable, "-c", wrapper, *json.loads(dummy)])
+    toml = dummy_cluster(scripts).replace(
+        f"worker_command = {dummy}", f"worker_command = {wrapped}"
+    )
+    cluster = make_cluster(toml)
+    await _serving(cluster)
+    worker = await cluster.running("worker", "a")
+    await cluster.kill_supervisor()
+    await cluster.up()
+    assert (await cluster.running("worker", "a")).epoch == worker.epoch
+    assert cluster.children()["worker", "a"] == worker.pid
+    assert len(psutil.Process(worker.pid).children()) == 1
+    await cluster.down()  # though this wrapper hands no signal on
+
+
+async def test_another_users_process_that_names_our_lease_is_no_child(
+    make_cluster: Make, scripts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make_cluster(dummy_cluster(scripts))
+    await cluster.up()
+    assert cluster.children()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert not cluster.children()

@@ -11,10 +11,11 @@ from bramley.deploy.process import how_it_ended, last_words, target_of
     ("code", "words", "said"),
     [
         (3, "no such model", "exit code 3: no such model"),
-        (0, "", "exit code 0"),
+        (3, "", "exit code 3"),
+        (0, "bye", "exit code 0"),
         (-9, "whatever", "signal SIGKILL"),
         (-60, "", "signal 60"),
-        (None, "bye", "exit code unknown: bye"),
+        (None, "bye", "exit code unknown"),
     ],
 )
 def test_an_end_is_told(code: int | None, words: str, said: str) -> None:

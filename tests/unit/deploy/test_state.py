@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bramley.deploy.state import NodeFile, Record, StateFolder, make_run_dir
+from bramley.common.errors import SettingsError
+from bramley.deploy.state import NodeFile, Record, StateFolder, make_run_dir, restore_run_dir
 from bramley.deploy.supervisor import Key
 
 RECORD = Record(role="worker", name="a", epoch=7, pid=1, spec="{}", addresses={"socket": "unix:x"})
@@ -17,6 +18,35 @@ def test_the_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o755)
     state = StateFolder(tmp_path / "state")
     assert stat.S_IMODE(state.path.stat().st_mode) == 0o700
+
+
+def test_a_folder_of_other_things_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("")
+    tmp_path.chmod(0o755)
+    with pytest.raises(SettingsError, match="is not empty"):
+        StateFolder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_a_folder_whose_first_supervisor_was_killed_is_one(tmp_path: Path) -> None:
+    StateFolder(tmp_path).lock.touch()
+    assert StateFolder(tmp_path).next_epoch() == 1
+
+
+def test_only_own_files_are_cleared(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    epoch = state.next_epoch()
+    state.write_record(RECORD)
+    state.write_settings(RECORD.key, b"{}")
+    state.write_wanted({})
+    state.write_node(NodeFile(run_dir="/r", node="unix:/r/node.sock", pid=1, epoch=epoch))
+    kept = [tmp_path / name for name in ("notes.new", "settings/mine.json", "processes/thesis")]
+    for file in kept:
+        file.write_text("")
+    state.clear()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(files) == sorted([*kept, tmp_path / "epoch"])
 
 
 def test_epochs_rise_over_restarts(tmp_path: Path) -> None:
@@ -35,7 +65,7 @@ def test_a_lost_count_goes_on_above_the_living(tmp_path: Path) -> None:
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
-    node = NodeFile(run_dir="/r", node="unix:/r/node.sock", pid=1, epoch=2)
+    node = NodeFile(run_dir="/r", node="unix:/r/node.sock", pid=1, epoch=state.next_epoch())
     state.write_record(RECORD)
     state.write_wanted({"a": "{}"})
     state.write_node(node)
@@ -98,3 +128,13 @@ def test_the_run_folder_is_short_where_the_temporary_one_is_long(
     made = make_run_dir(None)
     Path(made).rmdir()
     assert len(f"{made}/worker-1000000.sock") < 60
+
+
+def test_a_run_folder_that_is_gone_is_made_again_for_its_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for _ in range(2):
+        restore_run_dir(str(folder))
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    folder.chmod(0o755)
+    with pytest.raises(PermissionError):
+        restore_run_dir(str(folder))
