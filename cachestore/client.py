@@ -1,14 +1,14 @@
 """What a worker uses of the store. The store's failure is a miss or a refusal, never an error.
 
 Control calls are for the event loop; staging is filled, and leased parts are read and
-released, on any thread. A store that goes is looked for in the background; meanwhile every
-call answers at once.
+released, on any thread. A store that goes is looked for in the background, and one that was late
+is asked nothing more until it answers again; meanwhile every call is a miss at once.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Sequence
 from time import monotonic
 from typing import Self
 
@@ -25,12 +25,14 @@ from bramley.cachestore.objects import BLOCK, Kind, padded
 from bramley.cachestore.passing import NoDescriptors
 from bramley.cachestore.staging import Staged
 from bramley.common.logs import facts
+from bramley.common.wire import short_name, to_seconds
 from bramley.protos.v1 import cachestore_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 WAIT_S = 0.25
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 5.0
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 0.5
+PROBE_S = 2.0  # longest wait of a late store, before it is asked once more
 RENEWALS = 6  # of each lease within its time
 WRITE_BYTES = 1 << 20
 SLOWEST_RATE = 200e6  # bytes a second: what a Seal or an Acquire is given beside its wait
@@ -117,6 +119,8 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 _LOST = Refusal("STORE_LOST")
+# Of a call to a store; UsageError: its channel has been closed meanwhile.
+_FAILURES = (grpc.aio.AioRpcError, grpc.aio.UsageError, TimeoutError, OSError)
 
 
 class StoreClient:
@@ -137,6 +141,7 @@ class StoreClient:
         self._leases: dict[int, Lease] = {}
         self._linked = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._late: Link | None = None
         self._following = asyncio.create_task(self._follow())
 
     @classmethod
@@ -183,9 +188,10 @@ class StoreClient:
             prefill_rate=prefill_rate,
         )
         self._namespaces[root] = request
-        if self.link is not None:
-            with _tolerated():
-                await self.link.stub.OpenNamespace(request, timeout=self._wait_s)
+        link = self._answering
+        if link is not None:
+            with self._tolerated(link):
+                await link.stub.OpenNamespace(request, timeout=self._wait_s)
         return root
 
     async def match(
@@ -202,17 +208,18 @@ class StoreClient:
         Returns:
             None for a miss, whatever its cause.
         """
-        if self.link is None:
+        link = self._answering
+        if link is None:
             return None
         request = pb.MatchRequest(root=root, block_hashes=chains, token_ids_le=token_ids_le)
-        with _tolerated():
-            answer = await self.link.stub.Match(request, timeout=timeout_s or self._wait_s)
+        with self._tolerated(link):
+            answer = await link.stub.Match(request, timeout=timeout_s or self._wait_s)
             boundaries = tuple(
                 Boundary(
                     tokens=one.tokens,
                     ram_bytes=one.ram_bytes,
                     ssd_bytes=one.ssd_bytes,
-                    restore_s=wire.seconds(one.restore_estimate),
+                    restore_s=to_seconds(one.restore_estimate),
                     object_ids=tuple(one.object_ids),
                 )
                 for one in answer.boundaries
@@ -235,7 +242,7 @@ class StoreClient:
         Returns:
             None for a miss: it has gone, the store has, or time was over.
         """
-        link, at = self.link, boundary or match.boundaries[0]
+        link, at = self._answering, boundary or match.boundaries[0]
         if link is None:
             return None
         if timeout_s is None:
@@ -243,7 +250,7 @@ class StoreClient:
         request = pb.AcquireRequest(
             root=match.root, object_ids=at.object_ids, connection_id=link.id
         )
-        with _tolerated():
+        with self._tolerated(link):
             async with asyncio.timeout(timeout_s):
                 asked_s = monotonic()
                 answer = await link.stub.Acquire(request, timeout=timeout_s)
@@ -280,13 +287,11 @@ class StoreClient:
         Returns:
             Where it is, or why it is not.
         """
-        link = self.link
+        link = self._answering
         try:
-            if link is None or staged.staging is not link.staging:
-                return _LOST
-            return await self._publish(link, staged, snapshot)
-        except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
-            log.debug("not published", extra=facts(error=error))
+            if link is not None and staged.staging is link.staging:
+                with self._tolerated(link):
+                    return await self._publish(link, staged, snapshot)
             return _LOST
         finally:
             staged.release()
@@ -312,17 +317,29 @@ class StoreClient:
         if reserved.WhichOneof("answer") == "existing_object_id":
             return Published(reserved.existing_object_id, existed=True)
         if reserved.WhichOneof("answer") == "refusal":
-            reason = pb.ReserveResponse.Refusal.Name(reserved.refusal)
             has_hint = reserved.HasField("retry_after")
-            after_s = wire.seconds(reserved.retry_after) if has_hint else None
-            return Refusal(reason.removeprefix("REFUSAL_"), after_s)
+            after_s = to_seconds(reserved.retry_after) if has_hint else None
+            return Refusal(short_name(pb.ReserveResponse.Refusal, reserved.refusal), after_s)
         lease = reserved.reservation
+        try:
+            return await self._fill(link, staged, snapshot, lease)
+        except BaseException:
+            if link.is_alive:
+                self._spawn(self._abort(link, lease))
+            raise
+
+    async def _fill(
+        self, link: Link, staged: Staged, snapshot: Snapshot, lease: pb.Reservation
+    ) -> Published:
+        sizes = snapshot.sizes
+        size = sum(padded(one) for one in sizes)
+        seal_s = self._wait_s + size / SLOWEST_RATE
         payload = staged.view[:size]
         checksums = await asyncio.to_thread(checksums_of, payload, sizes)
         request = pb.SealRequest(
             lease_id=lease.lease_id,
             generation=lease.generation,
-            block_hashes=chains,
+            block_hashes=snapshot.chains,
             token_ids_le=snapshot.token_ids_le,
             checksums=b"".join(checksums),
             header=snapshot.header,
@@ -337,18 +354,27 @@ class StoreClient:
         answer = await link.stub.Seal(request, timeout=seal_s)
         return Published(answer.object_id, is_spilled=answer.promise >= pb.PROMISE_SPILLED)
 
+    async def _abort(self, link: Link, lease: pb.Reservation) -> None:
+        request = pb.CacheStoreServiceAbortRequest(
+            lease_id=lease.lease_id, generation=lease.generation
+        )
+        with self._tolerated(link):
+            await link.stub.Abort(request, timeout=self._wait_s)
+
     async def stats(self) -> pb.StatsResponse | None:
         """Ask for the store's counts."""
-        if self.link is not None:
-            with _tolerated():
-                return await self.link.stub.Stats(pb.StatsRequest(), timeout=self._wait_s)
+        link = self._answering
+        if link is not None:
+            with self._tolerated(link):
+                return await link.stub.Stats(pb.StatsRequest(), timeout=self._wait_s)
         return None
 
     async def flush(self, root: bytes = b"", timeout_s: float = 120.0) -> pb.FlushResponse | None:
         """Have all that was published written; None if the store did not say."""
-        if self.link is not None:
-            with _tolerated():
-                return await self.link.stub.Flush(pb.FlushRequest(root=root), timeout=timeout_s)
+        link = self._answering
+        if link is not None:
+            with self._tolerated(link):
+                return await link.stub.Flush(pb.FlushRequest(root=root), timeout=timeout_s)
         return None
 
     # For any thread
@@ -361,7 +387,7 @@ class StoreClient:
 
     def stage(self, nbytes: int) -> Staged | None:
         """Take a piece of staging to fill; None if there is no room now, or no store."""
-        link = self.link
+        link = self._answering
         return link.staging.take(nbytes) if link is not None and nbytes > 0 else None
 
     def _end_of_lease(self, lease: Lease, corrupt: Sequence[str]) -> None:
@@ -370,16 +396,58 @@ class StoreClient:
             self._loop.call_soon_threadsafe(self._spawn_release, lease, corrupt)
 
     def _spawn_release(self, lease: Lease, corrupt: Sequence[str]) -> None:
-        self._leases.pop(lease.id, None)
+        if self._leases.get(lease.id) is lease:  # another store's may have the same id
+            del self._leases[lease.id]
         if lease.link.is_alive:
-            task = self._loop.create_task(self._release(lease, corrupt))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(self._release(lease, corrupt))
 
     async def _release(self, lease: Lease, corrupt: Sequence[str]) -> None:
         request = pb.ReleaseRequest(lease_id=lease.id, corrupt_object_ids=corrupt)
-        with _tolerated():
+        with self._tolerated(lease.link):
             await lease.link.stub.Release(request, timeout=self._wait_s)
+
+    def _spawn(self, step: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(step)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # A store that fails
+
+    @property
+    def _answering(self) -> Link | None:
+        """The link, unless its store was late and has not answered since."""
+        link = self.link
+        return None if link is self._late else link
+
+    @contextlib.contextmanager
+    def _tolerated(self, link: Link) -> Generator[None]:
+        """The store's failure is a miss; after a late answer it is not asked for a while."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            # gRPC says so too when the channel is closed under a call; that is not our caller.
+            task = asyncio.current_task()
+            if link.is_alive or task is None or task.cancelling():
+                raise
+        except _FAILURES as error:
+            log.debug("a call to the store failed", extra=facts(error=error))
+            if _is_late(error) and link is self.link and self._late is None:
+                self._late = link
+                self._spawn(self._probe(link))
+
+    async def _probe(self, link: Link) -> None:
+        """Wait until a late store answers, or goes."""
+        request = pb.TouchRequest(connection_id=link.id)
+        try:
+            while link.is_alive:
+                try:
+                    await link.stub.Touch(request, timeout=PROBE_S)
+                except _FAILURES:
+                    await asyncio.sleep(BACKOFF_MIN_S)
+                else:
+                    return
+        finally:
+            self._late = None
 
     # The link
 
@@ -388,7 +456,7 @@ class StoreClient:
         while True:
             try:
                 link = await self._establish()
-            except (OSError, TimeoutError, grpc.aio.AioRpcError) as error:
+            except _FAILURES as error:
                 log.debug("no store", extra=facts(error=error, wait_s=wait_s))
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, BACKOFF_MAX_S)
@@ -409,7 +477,6 @@ class StoreClient:
             link = await establish(self._target, self._name, inline=self._inline)
         except NoDescriptors as error:
             log.warning("no shared memory: bytes go in messages", extra=facts(error=error))
-            self._inline = True
             link = await establish(self._target, self._name, inline=True)
         try:
             for request in self._namespaces.values():
@@ -437,19 +504,16 @@ class StoreClient:
                 continue
             asked_s = monotonic()
             request = pb.TouchRequest(lease_ids=list(leases), connection_id=link.id)
-            with _tolerated():
+            with self._tolerated(link):
                 answer = await link.stub.Touch(request, timeout=self._wait_s)
                 for lease_id in set(leases) - set(answer.expired_lease_ids):
                     leases[lease_id].renewed(asked_s)
 
 
-@contextlib.contextmanager
-def _tolerated() -> Generator[None]:
-    """The store's failure is a miss."""
-    try:
-        yield
-    except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
-        log.debug("a call to the store failed", extra=facts(error=error))
+def _is_late(error: BaseException) -> bool:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    return isinstance(error, TimeoutError)
 
 
 async def _read(link: Link, lease_id: int, read: pb.ObjectRead) -> memoryview:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from bramley.cachestore import wire
 from bramley.cachestore.passing import Greeting, NoDescriptors, What, connect, receive
 from bramley.cachestore.segments import attach
 from bramley.cachestore.staging import Staging
 from bramley.common.rpc import open_channel
+from bramley.common.wire import to_seconds
 from bramley.protos.v1 import cachestore_pb2 as pb
 from bramley.protos.v1.cachestore_pb2_grpc import CacheStoreServiceStub
 
@@ -115,13 +115,12 @@ async def establish(target: str, name: str, *, inline: bool) -> Link:
         )
         peer = await connect(hello.data_socket, Greeting(connection_id, inline))
         undo.callback(peer.close)
-        async with asyncio.timeout(CONNECT_S):
-            staging, segments = await _segments(peer)
+        staging, segments = await _segments(peer)
         if staging is None:
             private = memoryview(mmap.mmap(-1, hello.staging_bytes))
             staging, segments = Staging(private, 0), None
         undo.pop_all()
-    ttl_s = wire.seconds(hello.lease_ttl)
+    ttl_s = to_seconds(hello.lease_ttl)
     return Link(connection_id, channel, stub, hello.epoch, ttl_s, peer, staging, segments)
 
 
@@ -129,7 +128,8 @@ async def _segments(peer: socket.socket) -> tuple[Staging | None, dict[int, memo
     staging: Staging | None = None
     segments: dict[int, memoryview] = {}
     while True:
-        told = await receive(peer)
+        async with asyncio.timeout(CONNECT_S):  # for each: mapping a large tier takes long
+            told = await receive(peer)
         if told.what is What.READY:
             return staging, segments
         if told.fd is None:

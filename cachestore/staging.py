@@ -14,19 +14,18 @@ class Staged:
         view: its bytes; as many as asked for, rounded up to ALIGN.
         offset: in the staging.
         staging: that it belongs to.
+        is_released: under the staging's lock.
     """
 
     def __init__(self, staging: "Staging", offset: int, size: int) -> None:
         self.staging = staging
         self.offset = offset
         self.view = staging.view[offset : offset + size]
-        self._is_released = False
+        self.is_released = False
 
     def release(self) -> None:
         """Give the room back; more than once does no harm."""
-        if not self._is_released:
-            self._is_released = True
-            self.staging.release(self.offset, len(self.view))
+        self.staging.release(self)
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +55,9 @@ class Staging:
             offset = self._free.allocate(size)
         return None if offset is None else Staged(self, offset, size)
 
-    def release(self, offset: int, size: int) -> None:
-        """Give a piece back."""
+    def release(self, staged: Staged) -> None:
+        """Give a piece back; more than once does no harm."""
         with self._lock:
-            self._free.free(offset, size)
+            if not staged.is_released:
+                staged.is_released = True
+                self._free.free(staged.offset, len(staged.view))
