@@ -12,7 +12,6 @@ from bramley.cachestore.keys import HASH_BYTES, Identity
 from bramley.cachestore.matching import Query
 from bramley.cachestore.objects import BLOCK
 from bramley.cachestore.store import Store
-from bramley.common.errors import BramleyError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ def explain(store: Store, identity: Identity, chains: bytes, token_ids_le: bytes
     root = keys.root(identity)
     if root not in store.namespaces:
         return _explain_namespace(store, identity)
-    found = store.match(Query(root, chains, token_ids_le))
+    found = store.find(Query(root, chains, token_ids_le))
     tokens = found.boundaries[0].tokens if found.boundaries else 0
     block, blocks = tokens // BLOCK, len(chains) // HASH_BYTES
     words = f"{tokens} of {len(token_ids_le) // 4} tokens are stored"
@@ -116,11 +115,9 @@ async def verify(store: Store, entries: Iterable[Entry]) -> list[str]:
 
 
 async def _is_whole(store: Store, entry: Entry) -> bool:
+    if entry.on_disk and not await store.tiers.prove_file(entry):
+        return False
     if entry.run is None:
-        try:
-            await store.tiers.bring_to_ram(entry)  # which proves them, and quarantines
-        except BramleyError:
-            return entry.id in store.tiers.catalogue.entries  # no room is no damage
         return True
     parts = entry.object.parts
     payload = store.tiers.memory.view(entry.run)

@@ -29,6 +29,7 @@ class Entry:
         fate: of its way to the disk.
         holds: tasks that need it as it is now.
         used_s: when it was last used.
+        failed_reads: of its file, for which it is not to blame.
         pinned_until_s: an administrator's pin.
     """
 
@@ -38,6 +39,7 @@ class Entry:
     fate: Fate = "pending"
     holds: int = 0
     used_s: float = 0.0
+    failed_reads: int = 0
     pinned_until_s: float = 0.0
 
     @property
@@ -204,6 +206,23 @@ class Catalogue:
         followers = self._followers.get((group, chain), [])
         at = bisect_left(followers, tokens, key=_tokens)
         yield from followers[max(0, at - 1) : at + 1]
+
+    def covered_tails(self, stored: StoredObject) -> list[Entry]:
+        """Find the tails that are leading parts of an object's parts, itself apart."""
+        if stored.kind == "state":
+            return []
+        covered: list[Entry] = []
+        before = stored.parent
+        for at, part in enumerate(stored.parts):
+            start = at * BLOCK * TOKEN_BYTES
+            tokens = stored.token_ids_le[start : start + part.tokens * TOKEN_BYTES]
+            for place in self.nearest(stored.group, before, tokens):
+                tail = place.entry
+                is_tail = tail.object.kind == "tail" and tail.id != stored.id
+                if is_tail and tokens.startswith(place.tokens):
+                    covered.append(tail)
+            before = part.chain
+        return covered
 
     def states(self, group: str, chain: bytes) -> dict[int, dict[bytes, Entry]]:
         """The states after ``chain``, by how many tokens later and which."""

@@ -41,6 +41,14 @@ def copy(
     return checksums
 
 
+def clear_padding(payload: memoryview, sizes: Sequence[int]) -> None:
+    """Zero what follows each part up to ALIGN: the memory was somebody else's before."""
+    start = 0
+    for size in sizes:
+        end, start = start + size, start + padded(size)
+        payload[end:start] = bytes(start - end)
+
+
 def checksums_of(payload: memoryview, sizes: Sequence[int]) -> list[bytes]:
     """Take the checksums of parts, each padded to ALIGN."""
     checksums: list[bytes] = []

@@ -26,7 +26,7 @@ from bramley.cachestore.format import (
 )
 from bramley.cachestore.index import Index
 from bramley.cachestore.keys import Identity
-from bramley.cachestore.objects import StoredObject
+from bramley.cachestore.objects import StoredObject, padded
 from bramley.cachestore.recover import Survey, bytes_on_disk, recover
 from bramley.common.logs import facts
 
@@ -185,6 +185,16 @@ class Disk:
             raise FileNotFoundError(errno.ENOENT, "no such object", object_id)
         path = self._folder.object(entry.object.root, object_id)
         read_parts(self._files, path, entry, (first_part, last_part), target)
+
+    def prove(self, object_id: str) -> None:
+        """Read all of an object, part by part, and prove it; raises as ``read_into`` does."""
+        with self._lock:
+            entry = self._entries.get(object_id)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, "no such object", object_id)
+        for number, part in enumerate(entry.object.parts):
+            target = memoryview(bytearray(padded(part.nbytes)))
+            self.read_into(object_id, number, number, target)
 
     def remove(self, object_id: str) -> None:
         """Remove an object; nothing happens if it is not there.

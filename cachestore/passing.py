@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 RECORD = struct.Struct("<B7xQQ")  # what, segment's id, its bytes; a descriptor comes along
 GREETING_MAX = 512
 GREETING_S = 5.0
+ACCEPT_AGAIN_S = 0.2
 _BACKLOG = 64
 
 
@@ -128,7 +129,12 @@ class DataSocket:
         serving: set[asyncio.Task[None]] = set()
         try:
             while True:
-                peer, _ = await loop.sock_accept(listener)
+                try:
+                    peer, _ = await loop.sock_accept(listener)
+                except OSError as error:  # without descriptors, say; who is connected goes on
+                    log.warning("cannot accept a worker", extra=facts(error=error))
+                    await asyncio.sleep(ACCEPT_AGAIN_S)
+                    continue
                 task = tasks.create_task(self._serve(peer))
                 serving.add(task)
                 task.add_done_callback(serving.discard)
@@ -137,7 +143,7 @@ class DataSocket:
                 task.cancel()
 
     async def _serve(self, peer: socket.socket) -> None:
-        with peer:
+        with peer, contextlib.suppress(OSError):  # its end is no other worker's
             peer.setblocking(False)
             if not is_same_user(peer):
                 log.warning("another user's connection refused")
@@ -170,6 +176,7 @@ class DataSocket:
                     pass
         finally:
             telling.cancel()
+            await asyncio.wait([telling])  # or its descriptors would be closed under it
             del self.connections[connection.id]
             if connection.staging is not None:
                 connection.staging.close_descriptors()
@@ -181,7 +188,7 @@ class DataSocket:
             connection.more.set()
 
     async def _tell(self, connection: Connection, peer: socket.socket) -> None:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):
             if connection.staging is not None:
                 record = RECORD.pack(What.STAGING, connection.staging_id, self._staging_bytes)
                 await _send(peer, record, connection.staging.peer_fd)
@@ -236,13 +243,18 @@ async def _greeting(peer: socket.socket) -> Greeting | None:
 
 
 async def _send(peer: socket.socket, record: bytes, fd: int | None) -> None:
-    while True:
-        try:
-            socket.send_fds(peer, [record], [] if fd is None else [fd])
-        except BlockingIOError:
-            await _until(peer, "writer")
-        else:
-            return
+    own = [] if fd is None else [os.dup(fd)]  # the segment may be dropped while we wait
+    try:
+        while True:
+            try:
+                socket.send_fds(peer, [record], own)
+            except BlockingIOError:
+                await _until(peer, "writer")
+            else:
+                return
+    finally:
+        for each in own:
+            os.close(each)
 
 
 async def _until(peer: socket.socket, which: str) -> None:

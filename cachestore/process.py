@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import psutil
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from prometheus_client import start_http_server
 
-from bramley.cachestore import metrics, wire
+from bramley.cachestore import metrics
 from bramley.cachestore.disk import Disk
 from bramley.cachestore.leases import Leases
 from bramley.cachestore.namespaces import Namespace
@@ -30,6 +31,7 @@ from bramley.cachestore.store import Limits, Store
 from bramley.cachestore.tiers import Tiers
 from bramley.common.logs import facts
 from bramley.common.rpc import add_health, add_reflection, bind, new_server
+from bramley.common.wire import to_duration
 from bramley.protos.v1 import cachestore_pb2, cachestore_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -63,8 +65,6 @@ class StoreProcess:
         self._epoch = epoch
         self._kind: SegmentKind = kind
         self._points = Points(settings.die_at)
-        self._refused_before = 0
-        self._failed_before = 0
         data = Path(socket.removeprefix("unix:")).with_suffix(".data")
         self.addresses = {"socket": socket, "data": str(data)}
         self.store: Store
@@ -118,7 +118,7 @@ class StoreProcess:
             epoch=self._epoch,
             data_socket=self.addresses["data"],
             staging_bytes=self._settings.staging_bytes,
-            lease_ttl=wire.duration(self._settings.lease_ttl_s),
+            lease_ttl=to_duration(self._settings.lease_ttl_s),
         )
         servicer = StoreServer(store, data, hello, self.flush)
         cachestore_pb2_grpc.add_CacheStoreServiceServicer_to_server(servicer, server)
@@ -179,11 +179,13 @@ class StoreProcess:
         """Write what is pending and put it on the medium; say what could not be.
 
         Returns:
-            Counts since the last flush, of a namespace's objects or of all.
+            Of a namespace or of all: what is there, and what was refused or failed since its
+            last flush. What is sealed meanwhile is for the next one.
         """
         store, tiers = self.store, self.store.tiers
+        waiting = [e for e in tiers.pending.values() if root in {b"", e.object.root}]
         if store.spiller is not None:
-            await store.spiller.until_written()
+            await store.spiller.until_written(waiting)
         flushed = True
         if tiers.disk is not None:
             try:
@@ -193,14 +195,13 @@ class StoreProcess:
                 flushed = False
         entries = [e for e in tiers.catalogue.entries.values() if root in {b"", e.object.root}]
         answer = cachestore_pb2.FlushResponse(
-            pending=sum(entry.fate == "pending" for entry in entries) if tiers.disk else 0,
+            pending=sum(e.id in tiers.pending for e in waiting) if tiers.disk else 0,
             missing=0 if tiers.disk else len(entries),
-            failed=store.counts["failed"] - self._failed_before,
-            refused=store.refused - self._refused_before,
+            failed=_taken(tiers.failed, root),
+            refused=_taken(store.refused, root),
             bytes=sum(entry.object.payload_bytes for entry in entries if entry.on_disk),
             longest_prefix_tokens=max((e.end_token for e in entries if e.on_disk), default=0),
         )
-        self._failed_before, self._refused_before = store.counts["failed"], store.refused
         bad = answer.pending or answer.missing or answer.failed or answer.refused
         answer.ok = flushed and not bad
         return answer
@@ -212,6 +213,15 @@ class StoreProcess:
                 answer = await self.flush(b"")
                 log.info("flushed", extra=facts(ok=answer.ok, pending=answer.pending))
         await _note_use(store)
+
+
+def _taken(counts: Counter[bytes], root: bytes) -> int:
+    """Take the count of a namespace, or all counts, and begin anew."""
+    if root:
+        return counts.pop(root, 0)
+    total = counts.total()
+    counts.clear()
+    return total
 
 
 async def _note_use(store: Store) -> None:

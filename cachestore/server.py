@@ -22,6 +22,7 @@ from bramley.common.errors import (
     UnknownResource,
 )
 from bramley.common.status import to_status
+from bramley.common.wire import to_duration, to_seconds
 from bramley.protos.v1 import cachestore_pb2 as pb
 from bramley.protos.v1 import cachestore_pb2_grpc
 
@@ -139,7 +140,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
             after_s = refusal.retry_after_s
             return pb.ReserveResponse(
                 refusal=pb.ReserveResponse.Refusal.Value(f"REFUSAL_{refusal.reason}"),
-                retry_after=None if after_s is None else wire.duration(after_s),
+                retry_after=None if after_s is None else to_duration(after_s),
             )
         if isinstance(lease, Existing):
             return pb.ReserveResponse(existing_object_id=lease.object_id)
@@ -302,7 +303,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
 
     async def Pin(self, request: pb.PinRequest, context: Context) -> pb.PinResponse:
         """Keep objects for a while."""
-        seconds = wire.seconds(request.ttl) if request.HasField("ttl") else PIN_S
+        seconds = to_seconds(request.ttl) if request.HasField("ttl") else PIN_S
         entries = admin.known(self._store, request.object_ids)
         return pb.PinResponse(pinned=admin.pin(entries, monotonic() + seconds))
 

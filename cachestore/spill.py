@@ -6,7 +6,7 @@ Parents are sealed before their children and so are written before them.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from bramley.cachestore.catalogue import Entry
@@ -72,9 +72,10 @@ class Spiller:
                 await self._spill(entry)
                 self._note_progress()
 
-    async def until_written(self) -> None:
-        """Wait until nothing is pending, or the disk takes nothing."""
-        while self._tiers.pending and not self.breaker.has_tripped:
+    async def until_written(self, entries: Sequence[Entry]) -> None:
+        """Wait until none of them is pending, or the disk takes nothing."""
+        pending = self._tiers.pending
+        while any(e.id in pending for e in entries) and not self.breaker.has_tripped:
             await self._progress.wait()
 
     def _note_progress(self) -> None:
@@ -128,12 +129,13 @@ class Spiller:
     def _written(self, entry: Entry) -> None:
         self.breaker.close()
         if entry.id not in self._tiers.catalogue.entries:  # discarded meanwhile
-            self._tiers.on_disk_thread(self._disk.remove, entry.id)
+            self._tiers.remove_file(entry.id)
             return
         self._tiers.catalogue.came_to_disk(entry)
         self._tiers.settle(entry, "spilled")
         self._tiers.counts["written_bytes"] += entry.object.payload_bytes
         self._tiers.events.add(entry.object, "ssd")
+        self._tiers.supersede_tails(entry, on_disk=True)
 
     def _trip(self, error: OSError) -> None:
         now_s = monotonic()
@@ -149,6 +151,8 @@ class Spiller:
 
     async def _remove(self, size: int) -> bool:
         """Remove files of ``size`` bytes at least; False if fewer could go."""
+        if size > self._tiers.catalogue.disk_bytes:
+            return False  # and so none goes in vain
         while size > 0:
             victim = disk_victim(self._tiers.catalogue, self._tiers.leases.is_pinned, monotonic())
             if victim is None:

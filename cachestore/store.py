@@ -8,13 +8,14 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 from bramley.cachestore import keys, matching
 from bramley.cachestore.catalogue import TOKEN_BYTES, Entry
-from bramley.cachestore.copying import checksums_of, copy
+from bramley.cachestore.copying import checksums_of, clear_padding, copy
 from bramley.cachestore.keys import HASH_BYTES, Identity
 from bramley.cachestore.leases import ReadLease, Wish, WriteLease
 from bramley.cachestore.matching import Found, Group, Query
@@ -90,7 +91,7 @@ class Store:
         is_draining: whether it takes nothing more.
         ram_rate: bytes a second of copying, as last measured.
         touched: objects used since that was last noted.
-        refused: reservations.
+        refused: reservations of each namespace since its last flush.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Store:
         self.is_draining = False
         self.ram_rate = 4e9
         self.touched: set[str] = set()
-        self.refused = 0
+        self.refused: Counter[bytes] = Counter()
         self._points = points
         self._limits = limits
 
@@ -144,18 +145,22 @@ class Store:
     # Reading
 
     def match(self, query: Query) -> Found:
+        """Find the longest prefixes of a request that can be used, and count it."""
+        found = self.find(query)
+        self.counts["matches"] += 1
+        if found.boundaries:
+            self.counts["match_hits"] += 1
+            self.counts["matched_tokens"] += found.boundaries[0].tokens
+        return found
+
+    def find(self, query: Query) -> Found:
         """Find the longest prefixes of a request that can be used."""
         namespace = self.namespace(query.root)
         if len(query.tokens) % TOKEN_BYTES or len(query.chains) % HASH_BYTES:
             raise InvalidRequest("token_ids_le", "is not whole tokens, or its hashes not whole")
         if query.blocks > len(query.tokens) // TOKEN_BYTES // BLOCK:
             raise InvalidRequest("block_hashes", "are more than there are whole blocks")
-        found = matching.find(self.tiers.catalogue, namespace.groups, query)
-        self.counts["matches"] += 1
-        if found.boundaries:
-            self.counts["match_hits"] += 1
-            self.counts["matched_tokens"] += found.boundaries[0].tokens
-        return found
+        return matching.find(self.tiers.catalogue, namespace.groups, query)
 
     def restore_s(self, ram_bytes: int, ssd_bytes: int) -> float:
         """Estimate how long reading takes."""
@@ -221,17 +226,17 @@ class Store:
         if existing is not None:
             return Existing(existing.id)
         if not self._parent_end(namespace, wish) == wish.first_token:
-            raise self._refused("PARENT_MISSING", "what it follows is not here")
+            raise self._refused(wish, "PARENT_MISSING", "what it follows is not here")
         sizes = _sizes(wish)
         size = sum(padded(one) for one in sizes)
         if size > self._limits.oversize:
             raise self._refused(
-                "OVERSIZE", f"{size} bytes; {self._limits.oversize} are taken at most"
+                wish, "OVERSIZE", f"{size} bytes; {self._limits.oversize} are taken at most"
             )
-        self._check_queue(size)
+        self._check_queue(wish, size)
         run = await self.tiers.memory.take(size)
         if run is None:
-            raise self._refused("RAM_FULL", "RAM is full of what is needed", RETRY_AFTER_S)
+            raise self._refused(wish, "RAM_FULL", "RAM is full of what is needed", RETRY_AFTER_S)
         self.counts["reserved"] += 1
         return self.leases.write(connection, wish, run, monotonic())
 
@@ -254,17 +259,19 @@ class Store:
         if wish.nbytes <= 0 or (blocks and wish.nbytes % blocks):
             raise InvalidRequest("bytes", "they are not so many for each part")
 
-    def _check_queue(self, size: int) -> None:
+    def _check_queue(self, wish: Wish, size: int) -> None:
         if self.is_draining:
-            raise self._refused("BREAKER_OPEN", "the store is stopping")
+            raise self._refused(wish, "BREAKER_OPEN", "the store is stopping")
         if self.spiller is None or self.spiller.breaker.has_tripped:
             return
         if self.tiers.pending_bytes + size > self._limits.queue_bytes:
-            raise self._refused("QUEUE_FULL", "too much waits for the disk", RETRY_AFTER_S)
+            raise self._refused(wish, "QUEUE_FULL", "too much waits for the disk", RETRY_AFTER_S)
 
-    def _refused(self, reason: str, message: str, retry_after_s: float | None = None) -> Refused:
+    def _refused(
+        self, wish: Wish, reason: str, message: str, retry_after_s: float | None = None
+    ) -> Refused:
         self.counts[f"refused_{reason.lower()}"] += 1
-        self.refused += 1
+        self.refused[wish.root] += 1
         return Refused(message, reason=reason, retry_after_s=retry_after_s)
 
     def _parent_end(self, namespace: Namespace, wish: Wish) -> int | None:
@@ -358,6 +365,7 @@ class Store:
         sizes = [part.nbytes for part in stored.parts]
         started_s = monotonic()
         if source is None:
+            clear_padding(target, sizes)
             checksums = await asyncio.to_thread(checksums_of, target, sizes)
         else:
             staging, offset = source
@@ -380,10 +388,8 @@ class Store:
             self.counts["superseded"] += 1
             return existing
         entry = Entry(stored, used_s=monotonic())
-        covered = self._covered_tails(stored)
         self.tiers.hold(entry, lease.run)
-        for tail in covered:
-            self.tiers.discard(tail, "superseded")
+        self.tiers.supersede_tails(entry, on_disk=False)
         self._points.reach("seal.visible")
         if self.spiller is not None:
             self.spiller.wake()
@@ -402,23 +408,6 @@ class Store:
             if place.tokens.startswith(stored.token_ids_le):
                 return place.entry
         return None
-
-    def _covered_tails(self, stored: StoredObject) -> list[Entry]:
-        """Find the tails that are leading parts of a new object's parts."""
-        if stored.kind == "state":
-            return []
-        covered: list[Entry] = []
-        before = stored.parent
-        for at, part in enumerate(stored.parts):
-            start = at * BLOCK * TOKEN_BYTES
-            tokens = stored.token_ids_le[start : start + part.tokens * TOKEN_BYTES]
-            for place in self.tiers.catalogue.nearest(stored.group, before, tokens):
-                entry = place.entry
-                is_free = not entry.holds and not self.leases.is_pinned(entry.id)
-                if entry.object.kind == "tail" and is_free and tokens.startswith(place.tokens):
-                    covered.append(entry)
-            before = part.chain
-        return covered
 
     def abort(self, lease_id: int, generation: int) -> None:
         """Give up what was reserved; nothing happens if that is over already."""

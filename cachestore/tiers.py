@@ -15,6 +15,7 @@ from bramley.cachestore.arena import Run
 from bramley.cachestore.catalogue import Catalogue, Entry, Fate
 from bramley.cachestore.disk import Disk
 from bramley.cachestore.events import Events
+from bramley.cachestore.format import Damaged
 from bramley.cachestore.leases import Leases
 from bramley.cachestore.memory import Memory
 from bramley.cachestore.policy import ram_victim
@@ -25,6 +26,7 @@ from bramley.common.logs import facts
 log = logging.getLogger(__name__)
 
 READERS = 2  # threads that read the disk
+READ_TRIES = 3  # of a file that the disk does not give, until it is not offered any more
 T = TypeVar("T")
 
 
@@ -43,6 +45,7 @@ class Tiers:
         pending: sealed objects without a file, oldest first.
         pending_bytes: of them.
         counts: of what happened, by name.
+        failed: objects of each namespace that never came to the disk, since its last flush.
         events: for the router.
         is_disk_failing: whether writing is suspended; set by the spiller.
         ssd_rate: bytes a second, as last measured.
@@ -58,6 +61,7 @@ class Tiers:
         self.pending: OrderedDict[str, Entry] = OrderedDict()
         self.pending_bytes = 0
         self.counts: Counter[str] = Counter()
+        self.failed: Counter[bytes] = Counter()
         self.events = Events()
         self.is_disk_failing = False
         self.ssd_rate = 1e9
@@ -94,6 +98,20 @@ class Tiers:
             self.pending_bytes -= entry.object.payload_bytes
             entry.fate = fate
             self.counts[fate] += 1
+            if fate == "failed":
+                self.failed[entry.object.root] += 1
+
+    def supersede_tails(self, entry: Entry, *, on_disk: bool) -> None:
+        """Discard the tails that an object covers and nobody needs.
+
+        Args:
+            entry: of the object.
+            on_disk: those that have a file, since it has one too; or else those that have none.
+        """
+        for tail in self.catalogue.covered_tails(entry.object):
+            is_free = not tail.holds and not self.leases.is_pinned(tail.id)
+            if is_free and tail.on_disk == on_disk:
+                self.discard(tail, "superseded")
 
     def discard(self, entry: Entry, fate: Fate) -> "asyncio.Future[None] | None":
         """Forget an object in both tiers.
@@ -108,8 +126,7 @@ class Tiers:
         assert self.disk is not None or not entry.on_disk
         removal = None
         if entry.on_disk and self.disk is not None:
-            removal = self.on_disk_thread(self.disk.remove, entry.id)
-            removal.add_done_callback(_log_error)
+            removal = self.remove_file(entry.id)
         self._forget(entry, fate)
         return removal
 
@@ -182,10 +199,8 @@ class Tiers:
             )
             self.ssd_rate = len(target) / max(monotonic() - started_s, 1e-6)
         except OSError as error:
-            log.warning("unreadable", extra=facts(object=entry.id, error=error))
             self.memory.give(run)
-            if entry.id in self.catalogue.entries:
-                self.quarantine(entry)
+            self._read_failed(entry, error)
             raise UnknownResource("object", entry.id) from error
         except BaseException:
             self.memory.give(run)
@@ -199,6 +214,33 @@ class Tiers:
         self.catalogue.came_to_ram(entry, run)
         self.counts["loaded"] += 1
         self.events.add(stored, "ram")
+
+    def _read_failed(self, entry: Entry, error: OSError) -> None:
+        """Quarantine what is damaged, and what the disk does not give however often."""
+        log.warning("unreadable", extra=facts(object=entry.id, error=error))
+        entry.failed_reads += 1
+        is_lost = isinstance(error, Damaged | FileNotFoundError)
+        if entry.id in self.catalogue.entries and (is_lost or entry.failed_reads >= READ_TRIES):
+            self.quarantine(entry)
+
+    async def prove_file(self, entry: Entry) -> bool:
+        """Whether the object's file can be read and has its checksums; the caller leases it."""
+        assert self.disk is not None
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._readers, self.disk.prove, entry.id)
+        except OSError as error:
+            if entry.on_disk:
+                self._read_failed(entry, error)
+            return not entry.on_disk and entry.id in self.catalogue.entries
+        return True
+
+    def remove_file(self, object_id: str) -> "asyncio.Future[None]":
+        """Remove an object's file, in the background."""
+        assert self.disk is not None
+        removal = self.on_disk_thread(self.disk.remove, object_id)
+        removal.add_done_callback(_log_error)
+        return removal
 
     def on_disk_thread(self, call: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
         """Run what changes the disk, one at a time and in order."""

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from google.protobuf.duration_pb2 import Duration
-
 from bramley.cachestore.catalogue import Entry
 from bramley.cachestore.keys import Identity
 from bramley.cachestore.leases import Wish
 from bramley.cachestore.matching import Boundary, Found, Group, Use
 from bramley.cachestore.objects import Kind, padded
 from bramley.common.errors import InvalidRequest
+from bramley.common.wire import to_duration
 from bramley.protos.v1 import cachestore_pb2 as pb
 
 KINDS: dict[Kind, pb.ObjectKind.ValueType] = {
@@ -18,18 +17,6 @@ KINDS: dict[Kind, pb.ObjectKind.ValueType] = {
     "tail": pb.OBJECT_KIND_TAIL,
 }
 _KINDS_BACK: dict[int, Kind] = {number: kind for kind, number in KINDS.items()}
-
-
-def duration(seconds: float) -> Duration:
-    """Write a duration."""
-    made = Duration()
-    made.FromNanoseconds(int(seconds * 1e9))
-    return made
-
-
-def seconds(value: Duration) -> float:
-    """Read a duration."""
-    return value.ToNanoseconds() / 1e9
 
 
 def identity(message: pb.NamespaceIdentity) -> Identity:
@@ -131,7 +118,7 @@ def stored_object(entry: Entry, now_s: float) -> pb.StoredObject:
         tiers=[*in_ram, *([pb.TIER_SSD] if entry.on_disk else [])],
         pinned=entry.pinned_until_s > now_s,
         session_key=stored.session_key,
-        idle=duration(max(0.0, now_s - entry.used_s)) if entry.used_s else None,
+        idle=to_duration(max(0.0, now_s - entry.used_s)) if entry.used_s else None,
     )
 
 
@@ -157,7 +144,7 @@ def boundary(value: Boundary, restore_s: float) -> pb.MatchResponse.Boundary:
         tokens=value.tokens,
         ram_bytes=ram,
         ssd_bytes=ssd,
-        restore_estimate=duration(restore_s),
+        restore_estimate=to_duration(restore_s),
         object_ids=[use.entry.id for use in value.uses],
     )
 
