@@ -78,7 +78,7 @@ class Cluster:
         Returns:
             What was left over by ``bramley down``.
         """
-        if self.status()["state"] == "running":
+        if self.status()["state"] != "stopped":
             self.command("down", check=False)
         left = [f"process {pid}" for pid in sorted(self._pids) if is_alive(pid)]
         left += [f"folder {folder}" for folder in self._run_dirs if folder.exists()]

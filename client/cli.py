@@ -44,7 +44,8 @@ def bramley(
 def main() -> None:
     """Run the command line.
 
-    Exit codes: 0, 2 for bad input, 130 for an interruption, 1 for everything else.
+    Exit codes: 0, 2 for bad input, 130 for an interruption, 1 for everything else; `up` has
+    those of its supervisor.
     """
     try:
         app()

@@ -46,7 +46,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         role: "supervisor", "router", "worker" or "store".
         pid: 0 while it waits to be started again.
-        state: "starting", "running", "stopping" or "backoff".
+        state: "starting", "running", "stopping" or "backoff"; "orphaned" without a supervisor.
         epoch: of this incarnation.
         address: a gRPC target, once it runs.
         last_exit: how the last incarnation ended.

@@ -9,6 +9,7 @@ import msgspec
 from bramley.common.errors import NoReadyWorker
 
 if TYPE_CHECKING:
+    from bramley.client.cluster import Process
     from bramley.common.lease import Lease
 
 
@@ -44,6 +45,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return self.addresses.get("socket") or self.addresses.get("grpc", "")
 
 
+class _Pidfile(msgspec.Struct, frozen=True, kw_only=True):
+    role: str
+    name: str
+    epoch: int
+    pid: int
+    addresses: dict[str, str] = {}
+
+
 def read_node(state_dir: Path) -> Node:
     """Read ``node.json``.
 
@@ -62,6 +71,36 @@ def read_node(state_dir: Path) -> Node:
 def has_node(state_dir: Path) -> bool:
     """Whether a cluster has run here that did not end in good order, or still runs."""
     return (state_dir / _NODE_FILE).exists()
+
+
+def orphans(state_dir: Path) -> "list[Process]":
+    """Find what still runs of a cluster whose supervisor does not answer."""
+    import psutil  # noqa: PLC0415 -- rarely
+
+    from bramley.client.cluster import Process  # noqa: PLC0415
+
+    lease = str((state_dir / "lease.json").resolve())
+    found: list[Process] = []
+    for file in sorted((state_dir / "processes").glob("*.json")):
+        try:
+            told = msgspec.json.decode(file.read_bytes(), type=_Pidfile)
+            command = " ".join(psutil.Process(told.pid).cmdline())  # empty for a zombie
+        except (OSError, msgspec.DecodeError, psutil.Error):
+            continue
+        if lease in command:  # or the pid is another's by now
+            found.append(
+                Process(
+                    role=told.role,
+                    name=told.name,
+                    pid=told.pid,
+                    state="orphaned",
+                    epoch=told.epoch,
+                    address=told.addresses.get("socket", ""),
+                    restarts=0,
+                    last_exit="",
+                )
+            )
+    return found
 
 
 def owner(state_dir: Path) -> "Lease | None":

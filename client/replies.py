@@ -62,12 +62,13 @@ def event(response: router_pb2.GenerateResponse) -> Event | None:
 def model(message: router_pb2.Model) -> Model:
     """Translate a model's state."""
     limits = message.limits if message.HasField("limits") else None
+    is_ready = message.state == types_pb2.MODEL_STATE_READY
     return Model(
         name=message.name,
         state=_short(types_pb2.ModelState.Name(message.state), "MODEL_STATE_"),
         reason=message.reason,
         revision=message.revision,
-        load_progress=message.load_progress,
+        load_progress=1.0 if is_ready else round(message.load_progress, 2),
         context_tokens=limits.context_tokens if limits else None,
         max_rows=limits.max_rows if limits else None,
         has_chat_template=limits.has_chat_template if limits else None,

@@ -1,7 +1,7 @@
 """``python -m bramley.deploy``: the supervisor of a node, in the foreground.
 
-Exit codes: 0 it was told to stop, 1 it could not run, 2 a setting is wrong, 3 another
-supervisor owns the state folder, 4 another one took it over.
+Exit codes: 0 it was told to stop, 1 it could not run, 2 a setting or the state folder is
+wrong, 3 another supervisor owns the folder, 4 the folder is lost: taken over, moved or removed.
 """
 
 import argparse
@@ -45,7 +45,8 @@ def main() -> int:
     except Owned as error:
         return _say(str(error), EXIT_OWNED)
     except OSError as error:
-        return _say(str(error), EXIT_FAILED)
+        where = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return _say(where, EXIT_FAILED)
     return _say(failure, EXIT_FAILED) if failure else 0
 
 

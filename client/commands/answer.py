@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SERVING = ("ready", "degraded")
 ENDED = ("failed", "stopped")
 _POLL_S = 0.1
+_LONG_PROMPT_TOKENS = 1000  # shorter ones are computed before a bar is read
 
 
 def wait_for(client: "Client", name: str, timeout_s: float | None = None) -> Model:
@@ -52,7 +53,7 @@ def stream_text(events: Iterable[Event], *, write: bool) -> Completion:
         with progress_bar() as bar:
             for event in events:
                 gathering.add(event)
-                if isinstance(event, Progress):
+                if isinstance(event, Progress) and event.prompt_tokens > _LONG_PROMPT_TOKENS:
                     bar.draw("prefill", event.done_tokens / max(event.prompt_tokens, 1))
                 elif isinstance(event, Delta) and write:
                     bar.erase()

@@ -37,9 +37,13 @@ def router(state_dir: Path) -> Generator["Client"]:
         with Client(target) as client:
             yield client
     except RemoteError as error:
-        unanswered = error.reason == "UNAVAILABLE"  # the router's own errors have a reason
-        if unanswered and owner(state_dir) is None:
-            raise NoCluster(state_dir) from error
+        if error.reason == "UNAVAILABLE":  # gRPC's own words; the router's errors have a reason
+            if "connect" not in error.message:
+                error.message = "the router went away in the middle of the answer"
+            elif owner(state_dir) is None:
+                raise NoCluster(state_dir) from error
+            else:
+                error.message = f"no router answers at {target}"
         raise
 
 

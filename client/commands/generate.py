@@ -9,6 +9,13 @@ import typer
 
 from bramley.client.commands.answer import stream_text, wait_for
 from bramley.client.commands.connection import router
+from bramley.client.commands.sampling import (
+    MAX_TOKENS,
+    MODELS_OWN,
+    MaxTokens,
+    Seed,
+    Temperature,
+)
 from bramley.client.commands.screen import print_json
 from bramley.client.events import Completion
 from bramley.common.errors import InvalidRequest
@@ -22,10 +29,13 @@ def generate(  # noqa: PLR0913 -- an option each
     model: Annotated[str, typer.Argument(metavar="MODEL")],
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="-: read it from stdin.")],
     *,
-    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.", min=1)] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.", min=0)] = None,
-    top_p: Annotated[float | None, typer.Option(min=0, max=1)] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes the answer repeatable.", min=0)] = None,
+    max_tokens: MaxTokens = MAX_TOKENS,
+    temperature: Temperature = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help=f"Likeliest share to choose from. {MODELS_OWN.format(1)}", min=0, max=1),
+    ] = None,
+    seed: Seed = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the answer.")] = None,
     chat: Annotated[
         bool | None,
@@ -37,10 +47,14 @@ def generate(  # noqa: PLR0913 -- an option each
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    timeout: Annotated[float | None, typer.Option(help="Seconds for the whole.", min=0)] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds for the whole. [default: no limit]", min=0)
+    ] = None,
 ) -> None:
     """Generate one answer."""
     text = _read_stdin() if prompt == "-" else prompt
+    if not text:
+        raise InvalidRequest("PROMPT", "is empty")
     options: Options = {"stop": stop or [], "progress": sys.stderr.isatty()}
     options["max_tokens"] = max_tokens
     options["temperature"] = temperature

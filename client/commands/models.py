@@ -38,9 +38,18 @@ def import_model(
 ) -> None:
     """Make a model folder of a GGUF file. No cluster is needed."""
     # A process of its own: only workers may load MLX.
+    before = _marks(folder)
     command = [sys.executable, "-P", "-m", "bramley.worker.models.gguf", str(source), str(folder)]
     ended = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)  # noqa: S603
     if ended.returncode:
         lines = ended.stderr.strip().splitlines() or ["the import ended without a word"]
         fail(lines[-1], 2 if ended.returncode == 2 else 1)
-    typer.echo(f"imported {source} into {folder}")
+    if before and _marks(folder) == before:
+        typer.echo(f"already there: {folder}")
+    else:
+        typer.echo(f"imported {source} into {folder}")
+
+
+def _marks(folder: Path) -> set[tuple[str, int]]:
+    """Tell one content of a folder from another; empty if there is none."""
+    return {(each.name, each.stat().st_mtime_ns) for each in folder.glob("*")}

@@ -9,7 +9,7 @@ import typer
 
 from bramley.client.cluster import Model, Process
 from bramley.client.commands.screen import print_addresses, print_json, print_table
-from bramley.client.node import NoCluster, Node, read_node
+from bramley.client.node import NoCluster, Node, orphans, read_node
 
 _ANSWER_S = 5.0
 
@@ -18,7 +18,8 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What ``--json`` prints.
 
     Attributes:
-        state: "running" while a supervisor answers, or else "stopped".
+        state: "running" while a supervisor answers, "orphaned" while only what it left runs,
+            or else "stopped".
         addresses: by "grpc", "http", "socket" and "node"; None where there is none.
         models: empty while the router does not answer.
         version: the router's; None while it does not answer.
@@ -59,10 +60,13 @@ def cluster_status(state_dir: Path) -> ClusterStatus:
     from bramley.client.sync import Client  # noqa: PLC0415
     from bramley.common.status import RemoteError  # noqa: PLC0415
 
+    state = "running"
     try:
         running = processes(node.node, _ANSWER_S)
     except RemoteError:
-        return ClusterStatus()
+        state, running = "orphaned", orphans(state_dir)
+        if not running:
+            return ClusterStatus()
     models: list[Model] = []
     version = None
     if node.router:
@@ -70,7 +74,7 @@ def cluster_status(state_dir: Path) -> ClusterStatus:
             router = client.status(timeout_s=_ANSWER_S)
             models, version = router.models, router.version
     return ClusterStatus(
-        state="running",
+        state=state,
         addresses=_addresses(node),
         processes=running,
         models=models,
@@ -84,6 +88,8 @@ def _addresses(node: Node) -> dict[str, str | None]:
 
 
 def _show(found: ClusterStatus) -> None:
+    if found.state == "orphaned":
+        typer.echo("no supervisor: `bramley up` takes over what runs, `bramley down` ends it")
     print_addresses(found.addresses)
     print_table(
         ("process", "pid", "state", "epoch", "restarts", "last exit"),

@@ -1,8 +1,6 @@
 """``bramley up``: becomes the supervisor, or starts one beside and waits until it serves."""
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bramley.client.commands.answer import ENDED, SERVING
+from bramley.client.commands.beside import COMMAND, Beside
 from bramley.client.commands.screen import fail, print_addresses, progress_bar
 from bramley.client.node import NoCluster, Node, read_node
 
@@ -30,48 +29,42 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once every model serves.")
     ] = False,
-    grpc: Annotated[str | None, typer.Option(help="host:port for gRPC; port 0: any.")] = None,
-    http: Annotated[str | None, typer.Option(help="host:port for HTTP; port 0: any.")] = None,
+    grpc: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port for gRPC; port 0: any. [default: the settings', or 127.0.0.1:7410]"
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port for HTTP; port 0: any. [default: the settings', or 127.0.0.1:7411]"
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting.")
     ] = None,
 ) -> None:
     """Start a cluster."""
     state_dir: Path = context.obj
-    command = [sys.executable, "-P", "-m", "bramley.deploy"]
-    if settings is not None:
-        command.append(str(settings))
-    command += ["--state-dir", str(state_dir)]
+    arguments = [] if settings is None else [str(settings)]
     for option, value in (("--grpc", grpc), ("--http", http)):
         if value is not None:
-            command += [option, value]
+            arguments += [option, value]
     for override in overrides or []:
-        command += ["--set", override]
+        arguments += ["--set", override]
     if not detach:
-        os.execv(sys.executable, command)  # noqa: S606
-    print_addresses(_start_beside(state_dir, command).addresses)
+        os.execv(COMMAND[0], [*COMMAND, "--state-dir", str(state_dir), *arguments])  # noqa: S606
+    print_addresses(_start_beside(state_dir, arguments).addresses)
 
 
-def _start_beside(state_dir: Path, command: Sequence[str]) -> Node:
+def _start_beside(state_dir: Path, arguments: Sequence[str]) -> Node:
     """Start the supervisor in a session of its own and wait until every model serves."""
-    logs = state_dir / "logs"
-    logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-    log = logs / "supervisor.log"
-    with log.open("ab") as output:
-        offset = output.tell()
-        supervisor = subprocess.Popen(  # noqa: S603
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
     models: list[Model] | None = None
-    with progress_bar() as bar:
-        for models in _until_settled(state_dir, supervisor.pid):
-            if (code := supervisor.poll()) is not None:
-                last = _last_line(log, offset)
-                fail(f"{last} (the supervisor ended; its log is {log})", 2 if code == 2 else 1)
+    with Beside(state_dir, arguments) as supervisor, progress_bar() as bar:
+        for models in _until_settled(state_dir, supervisor.process.pid):
+            if supervisor.process.poll() is not None:
+                fail(supervisor.last_words(), supervisor.code())
             bar.draw(*_stage(models))
             time.sleep(_POLL_S)
     for model in models or []:
@@ -122,11 +115,3 @@ def _stage(models: "list[Model] | None") -> tuple[str, float]:
     done = [1.0 if model.state in SERVING else model.load_progress for model in models]
     names = ", ".join(model.name for model in models if _is_on_its_way(model))
     return f"loading {names}", sum(done) / len(done)
-
-
-def _last_line(log: Path, offset: int) -> str:
-    """Read the last line that was written after ``offset``."""
-    with log.open("rb") as written:
-        written.seek(offset)
-        lines = written.read().decode(errors="replace").strip().splitlines()
-    return lines[-1].removeprefix("bramley: ") if lines else "not a word"

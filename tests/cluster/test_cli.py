@@ -60,7 +60,7 @@ class Shell:
 def shell(tmp_path: Path) -> Generator[Shell]:
     shell = Shell(tmp_path)
     yield shell
-    if shell.status()["state"] == "running":
+    if shell.status()["state"] != "stopped":
         assert shell.run("down").returncode == 0
 
 
@@ -101,9 +101,13 @@ def test_up_serves_and_down_leaves_nothing(shell: Shell) -> None:
 
 def test_up_in_the_foreground_is_the_supervisor(shell: Shell) -> None:
     command = shell.command(*shell.up_arguments())
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             wait_until(lambda: shell.pids().get("supervisor") == process.pid)
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("bramley: serving gRPC at 127.0.0.1:")
+            assert process.stdout.readline() == f"bramley: model {MODEL} is ready\n"
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
@@ -119,10 +123,38 @@ def test_wrong_setting_is_told_with_its_key(shell: Shell) -> None:
 def test_second_cluster_in_a_folder_is_refused(shell: Shell) -> None:
     assert shell.up().returncode == 0
     second = shell.up()
-    assert second.returncode == 1
+    assert second.returncode == 3
     (line,) = second.stderr.splitlines()
     assert "belongs to a running supervisor" in line
+    assert "its log" not in line
     assert shell.status()["state"] == "running"
+
+
+def test_what_a_dead_supervisor_left_is_shown_and_ended(shell: Shell) -> None:
+    assert shell.up().returncode == 0
+    pids = shell.pids()
+    run_dir = Path(shell.status()["addresses"]["node"].removeprefix("unix:")).parent
+    os.kill(pids.pop("supervisor"), signal.SIGKILL)
+    status = shell.status()
+    assert status["state"] == "orphaned"
+    assert {each["role"]: each["pid"] for each in status["processes"]} == pids
+    assert {each["state"] for each in status["processes"]} == {"orphaned"}
+    assert [model["state"] for model in status["models"]] == ["ready"]
+    shown = shell.run("status")
+    assert shown.returncode == 0
+    assert "no supervisor" in shown.stdout
+    down = shell.run("down")
+    assert (down.returncode, down.stderr) == (0, "")
+    assert all(map(is_gone, pids.values()))
+    assert not run_dir.exists()
+    assert shell.status()["state"] == "stopped"
+
+
+def test_router_that_does_not_start_ends_up(shell: Shell) -> None:
+    up = shell.run(*shell.up_arguments(), "--detach", "--set", 'node.router_command=["/bin/false"]')
+    assert up.returncode == 1
+    (line,) = up.stderr.splitlines()
+    assert line.startswith("bramley: the router does not start: exit code 1 (")
 
 
 def test_model_that_cannot_start_is_told_with_its_reason(shell: Shell) -> None:

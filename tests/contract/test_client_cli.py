@@ -16,7 +16,7 @@ from bramley.client import cli
 from bramley.common.errors import ContextTooLong, NoReadyWorker, WorkerLost
 from bramley.common.lease import Lease
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
-from support.fake_router import MODEL, FakeRouter, Hold, Step, answer, serving, write_state
+from support.fake_router import MODEL, FakeRouter, Hold, Step, Vanish, answer, serving, write_state
 
 
 class Shell:
@@ -226,10 +226,68 @@ def test_dead_cluster_is_a_stopped_one(shell: Shell, capsys: Output) -> None:
     assert printed(capsys)["state"] == "stopped"
 
 
-def test_down_tells_that_only_the_supervisor_is_gone(shell: Shell, capsys: Output) -> None:
+@pytest.mark.parametrize("pid", [2**22 + 1, None])
+def test_down_ends_what_a_dead_supervisor_left(
+    shell: Shell, capsys: Output, pid: int | None
+) -> None:
     write_state(shell.state_dir, router="unix:/nonexistent/r", node="unix:/nonexistent/n")
-    assert shell.run("down") == 1
-    assert f"the supervisor of {shell.state_dir} is gone" in capsys.readouterr().err
+    if pid is not None:  # it died a moment ago: its lease is fresh
+        lease = Lease(epoch=1, pid=pid, start_time=0.0, renewed_s=time.monotonic())
+        (shell.state_dir / "lease.json").write_bytes(msgspec.json.encode(lease))
+    assert shell.run("down") == 0
+    output = capsys.readouterr()
+    assert (output.out, output.err) == (f"the cluster in {shell.state_dir} has stopped\n", "")
+    assert not (shell.state_dir / "node.json").exists()
+
+
+def test_down_of_a_foreign_folder_touches_nothing(shell: Shell, capsys: Output) -> None:
+    shell.state_dir.mkdir()
+    (shell.state_dir / "node.json").write_text("of another program")
+    assert shell.run("down") == 2
+    assert "is not empty, and no state folder" in capsys.readouterr().err
+    assert [path.name for path in shell.state_dir.iterdir()] == ["node.json"]
+
+
+@pytest.mark.parametrize("option", ["--grpc", "--http"])
+@pytest.mark.parametrize("address", ["7410", "127.0.0.1:99999", "a b:1"])
+def test_wrong_address_is_told_with_its_key(
+    shell: Shell, capsys: Output, option: str, address: str
+) -> None:
+    assert shell.run("up", "--detach", option, address) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"bramley: router.{option[2:]}: ")
+
+
+def test_router_that_goes_away_is_told_in_plain_words(
+    shell: Shell, router: FakeRouter, capsys: Output
+) -> None:
+    router.script = [*answer("Hel")[:3], Vanish()]
+    assert shell.run("generate", MODEL, "hi") == 1
+    line = "bramley: the router went away in the middle of the answer [UNAVAILABLE]\n"
+    assert capsys.readouterr().err == line
+
+
+def test_only_defaults_that_nobody_chose_are_left_to_the_model(
+    shell: Shell, router: FakeRouter
+) -> None:
+    assert shell.run("generate", MODEL, "hi") == 0
+    assert router.requests[0].stop.max_tokens == 512
+    assert not router.requests[0].sampling.HasField("temperature")
+
+
+@pytest.mark.usefixtures("router")
+def test_empty_prompt_is_refused(shell: Shell, capsys: Output) -> None:
+    assert shell.run("generate", MODEL, "") == 2
+    assert capsys.readouterr().err == "bramley: PROMPT: is empty\n"
+
+
+def test_load_progress_is_a_round_figure(shell: Shell, router: FakeRouter, capsys: Output) -> None:
+    router.model.state, router.model.load_progress = types_pb2.MODEL_STATE_LOADING, 0.1234
+    shell.run("models", "--json")
+    assert printed(capsys)[0]["load_progress"] == 0.12
+    router.model.state = types_pb2.MODEL_STATE_READY
+    shell.run("models", "--json")
+    assert printed(capsys)[0]["load_progress"] == 1.0
 
 
 def test_absent_router_of_a_living_cluster_is_not_a_stopped_cluster(
@@ -239,9 +297,8 @@ def test_absent_router_of_a_living_cluster_is_not_a_stopped_cluster(
     lease = Lease(epoch=1, pid=os.getpid(), start_time=0.0, renewed_s=time.monotonic())
     (shell.state_dir / "lease.json").write_bytes(msgspec.json.encode(lease))
     assert shell.run("models") == 1
-    error = capsys.readouterr().err
-    assert "no cluster runs" not in error
-    assert len(error.splitlines()) == 1
+    expected = "bramley: no router answers at unix:/nonexistent/r [UNAVAILABLE]\n"
+    assert capsys.readouterr().err == expected
 
 
 @pytest.mark.usefixtures("router")
@@ -330,6 +387,18 @@ def test_chat_keeps_the_conversation_until_reset(shell: Shell, router: FakeRoute
     assert turns == [["one"], ["one", "Hello", "two"], ["three"]]
 
 
+def test_chat_takes_options_and_lists_its_commands(shell: Shell, router: FakeRouter) -> None:
+    options = ["--max-tokens", "9", "--temperature", "0.5", "--seed", "7"]
+    command = [*bramley(shell), "chat", MODEL, *options]
+    ended = subprocess.run(
+        command, input="/help\none\n", text=True, check=True, stdout=subprocess.PIPE
+    )
+    assert all(name in ended.stdout for name in ("/help", "/reset", "/exit", "Ctrl-C"))
+    (request,) = router.requests
+    assert (request.stop.max_tokens, request.sampling.seed) == (9, 7)
+    assert request.sampling.temperature == 0.5
+
+
 def test_interrupting_generate_cancels_the_call(shell: Shell, router: FakeRouter) -> None:
     router.script = [*answer("first")[:3], Hold()]
     command = [*bramley(shell), "generate", MODEL, "hi"]
@@ -363,7 +432,7 @@ def test_interrupting_chat_cancels_the_answer_only(shell: Shell, router: FakeRou
 
 
 def answer_after_progress() -> list[Step]:
-    progress = generation_pb2.Progress(prompt_tokens_done=1, prompt_tokens=2)
+    progress = generation_pb2.Progress(prompt_tokens_done=1000, prompt_tokens=2000)
     accepted, started, *rest = answer("Hel", "lo")
     return [accepted, started, router_pb2.GenerateResponse(progress=progress), *rest]
 

@@ -27,7 +27,11 @@ class Hold:
     """In a script: send nothing more until the client has left."""
 
 
-Step = router_pb2.GenerateResponse | BramleyError | Hold
+class Vanish:
+    """In a script: hang up as a process that was killed."""
+
+
+Step = router_pb2.GenerateResponse | BramleyError | Hold | Vanish
 
 
 def answer(*texts: str, prompt_tokens: int = 5) -> list[Step]:
@@ -112,6 +116,9 @@ class FakeRouter(RouterServiceServicer):
             if isinstance(step, BramleyError):
                 played.set()
                 context.abort_with_status(to_status(step))
+            elif isinstance(step, Vanish):
+                played.set()
+                context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")  # gRPC's own words
             elif isinstance(step, Hold):
                 left.wait(10)
                 return
@@ -239,11 +246,12 @@ def serving(store: str = "") -> Generator[tuple[FakeRouter, str]]:
 def write_state(state_dir: Path, *, router: str, node: str) -> None:
     """Write the ``node.json`` of a cluster at these targets."""
     content = {
-        "run_dir": str(state_dir),
+        "run_dir": str(state_dir / "run"),
         "node": node,
         "addresses": {"grpc": router, "http": "127.0.0.1:9", "socket": router},
         "pid": 1,
         "epoch": 9,
     }
     state_dir.mkdir(parents=True, exist_ok=True)
+    (state_dir / "epoch").write_text("9")
     (state_dir / "node.json").write_bytes(msgspec.json.encode(content))

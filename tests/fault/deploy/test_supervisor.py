@@ -283,7 +283,7 @@ async def test_a_run_folder_that_is_anothers_now_ends_the_node(
 ) -> None:
     cluster = make_cluster(dummy_cluster(scripts, "sweep_every_s = 0.2"))
     await cluster.up()
-    os.chmod(cluster.node.run_dir, 0o777)  # noqa: PTH101
+    os.chmod(cluster.node.run_dir, 0o500)
     assert await cluster.ended() == 1
     said = (cluster.folder / "supervisor.log").read_text().splitlines()[-1]
     assert said.startswith("bramley: the folder of its sockets is gone: ")
