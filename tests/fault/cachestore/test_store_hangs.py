@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 from time import monotonic
 
@@ -86,7 +87,7 @@ async def test_a_call_that_the_end_of_the_link_cuts_off_is_a_miss(
         waiting = asyncio.create_task(one.matched(ids(600)))
         await asyncio.sleep(0.1)
         assert one.client.link is not None
-        await one.client.link.close()
+        one.client.link.peer.shutdown(socket.SHUT_RDWR)
         async with asyncio.timeout(2.0):
             assert await waiting == 0
         waiting = asyncio.create_task(one.matched(ids(600)))
