@@ -275,6 +275,15 @@ def test_only_defaults_that_nobody_chose_are_left_to_the_model(
     assert not router.requests[0].sampling.HasField("temperature")
 
 
+def test_import_onto_an_import_says_so(shell: Shell, capsys: Output, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in (tmp_path / "x.gguf", folder / "config.json", folder / "model.safetensors"):
+        file.write_text("{}")
+    assert shell.run("models", "import", str(tmp_path / "x.gguf"), str(folder)) == 0
+    assert capsys.readouterr().out == f"already there: {folder}\n"
+
+
 @pytest.mark.usefixtures("router")
 def test_empty_prompt_is_refused(shell: Shell, capsys: Output) -> None:
     assert shell.run("generate", MODEL, "") == 2

@@ -1,10 +1,15 @@
 """How an end is put into words."""
 
+import os
 from pathlib import Path
+from typing import NoReturn
 
+import psutil
 import pytest
 
-from bramley.deploy.process import how_it_ended, last_words, target_of
+from bramley.deploy.process import Incarnation, how_it_ended, last_words, target_of
+from bramley.deploy.state import Record
+from bramley.deploy.supervisor import Level
 
 
 @pytest.mark.parametrize(
@@ -48,3 +53,16 @@ def test_a_childs_own_socket_is_its_target() -> None:
     assert target_of({"grpc": "h:1", "socket": "unix:s"}) == "unix:s"
     assert target_of({"grpc": "h:1"}) == "h:1"
     assert target_of({}) == ""
+
+
+async def test_a_process_that_may_not_be_signalled_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(process: psutil.Process, _: int) -> NoReturn:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "send_signal", refuse)
+    record = Record(role="worker", name="a", epoch=1, pid=os.getpid(), spec="")
+    one = Incarnation(record, 0.0, tmp_path / "log", lambda: None).adopt(psutil.Process())
+    one.send(Level.TERMINATE, 1.0)
+    assert one.is_stopping
