@@ -23,7 +23,8 @@ import uvloop
 
 from bramley.cachestore import keys, matching
 from bramley.cachestore.catalogue import Catalogue, Entry
-from bramley.cachestore.client import Match, Published, Snapshot, StoreClient
+from bramley.cachestore.client import StoreClient
+from bramley.cachestore.exchange import Match, Published, Snapshot
 from bramley.cachestore.keys import Identity
 from bramley.cachestore.matching import Group, Query
 from bramley.cachestore.objects import BLOCK, Part, StoredObject

@@ -13,15 +13,15 @@ from time import monotonic
 from typing import Self
 
 import grpc
-import msgspec
 
 from bramley.cachestore import keys, wire
 from bramley.cachestore.copying import checksums_of
+from bramley.cachestore.exchange import Boundary, Match, Published, Refusal, Snapshot
 from bramley.cachestore.keys import Identity
 from bramley.cachestore.lease import Lease, LeasedPart, parts_of
 from bramley.cachestore.link import Link, establish
 from bramley.cachestore.matching import Group
-from bramley.cachestore.objects import BLOCK, Kind, padded
+from bramley.cachestore.objects import padded
 from bramley.cachestore.passing import NoDescriptors
 from bramley.cachestore.staging import Staged
 from bramley.common.logs import facts
@@ -36,86 +36,6 @@ PROBE_S = 2.0  # longest wait of a late store, before it is asked once more
 RENEWALS = 6  # of each lease within its time
 WRITE_BYTES = 1 << 20
 SLOWEST_RATE = 200e6  # bytes a second: what a Seal or an Acquire is given beside its wait
-
-
-class Boundary(msgspec.Struct, frozen=True, kw_only=True):
-    """A place where computing can go on.
-
-    Attributes:
-        tokens: before it.
-        restore_s: the store's estimate.
-    """
-
-    tokens: int
-    ram_bytes: int
-    ssd_bytes: int
-    restore_s: float
-    object_ids: tuple[str, ...]
-
-
-class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store has of a request; at least one boundary, deepest first."""
-
-    root: bytes
-    boundaries: tuple[Boundary, ...]
-    missing_groups: tuple[str, ...] = ()
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What is published: all but its payload.
-
-    Attributes:
-        parent: chain hash that it follows; the root at the start of a prompt.
-        first_token: tokens before it.
-        token_ids_le: its own; of an extent whole blocks.
-        part_bytes: of each part; parts lie in staging one after the other, padded to ALIGN.
-        header: describes the arrays inside a part.
-    """
-
-    root: bytes
-    kind: Kind
-    group: str
-    parent: bytes
-    first_token: int
-    token_ids_le: bytes
-    part_bytes: int
-    header: bytes
-    session_key: str = ""
-    prompt_boundary: bool = False
-
-    @property
-    def tokens(self) -> int:
-        """How many it has itself."""
-        return len(self.token_ids_le) // 4
-
-    @property
-    def sizes(self) -> list[int]:
-        """Bytes of each part."""
-        return [self.part_bytes] * (self.tokens // BLOCK if self.kind == "extent" else 1)
-
-    @property
-    def chains(self) -> bytes:
-        """The chain hash of each part."""
-        if self.kind == "extent":
-            return keys.chain(self.parent, self.token_ids_le)
-        if not self.token_ids_le:
-            return self.parent
-        return keys.tail_hash(self.parent, self.token_ids_le)
-
-
-class Published(msgspec.Struct, frozen=True):
-    """It is in the store; ``existed`` if somebody else was faster."""
-
-    object_id: str
-    existed: bool = False
-    is_spilled: bool = False
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """It is not in the store, and why; a retry may help after ``retry_after_s``, if set."""
-
-    reason: str
-    retry_after_s: float | None = None
 
 
 _LOST = Refusal("STORE_LOST")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from bramley.cachestore import keys, wire
-from bramley.cachestore.client import Refusal, Snapshot, StoreClient
+from bramley.cachestore.client import StoreClient
+from bramley.cachestore.exchange import Refusal, Snapshot
 from bramley.cachestore.keys import Identity
 from bramley.cachestore.lease import Lease
 from bramley.cachestore.matching import Group
@@ -120,7 +121,8 @@ class PrefixCache:
         if lease is None:
             return None
         try:
-            parts = await asyncio.get_running_loop().run_in_executor(self._pool, _verified, lease)
+            checking = asyncio.get_running_loop().run_in_executor(self._pool, self._verified, lease)
+            parts = await checking
         except asyncio.CancelledError:
             lease.release()
             raise
@@ -188,10 +190,12 @@ class PrefixCache:
         # One after the other: an extent before those that follow it.
         while True:
             work = await self._publishing.get()
-            try:
-                await self._publish(work)
-            finally:
-                self._publishing.task_done()
+            task = asyncio.create_task(self._publish(work))
+            await asyncio.wait([task])
+            if not task.cancelled() and (fault := task.exception()):
+                work.saved.staged.release()
+                log.error("a span was not stored", exc_info=fault)
+            self._publishing.task_done()
 
     async def _publish(self, work: _Work) -> None:
         span, tokens = work.saved.span, work.saved.token_ids_le
@@ -213,13 +217,21 @@ class PrefixCache:
         if isinstance(outcome, Refusal):
             log.info("not stored", extra=facts(reason=outcome.reason, tokens=snapshot.tokens))
 
-
-def _verified(lease: Lease) -> tuple[StoredPart, ...]:
-    """Check every part's bytes; what follows a bad one is of no use."""
-    parts: list[StoredPart] = []
-    for part in lease.parts:
-        if not lease.verify(part):
-            log.warning("a stored part is damaged", extra=facts(object=part.object_id))
-            break
-        parts.append(StoredPart(part.first_token, part.tokens, part.stored_tokens, part.payload))
-    return tuple(parts)
+    def _verified(self, lease: Lease) -> tuple[StoredPart, ...]:
+        """Check every part; what follows one that is not as it should be is of no use."""
+        parts: list[StoredPart] = []
+        reached = 0
+        for part in lease.parts:
+            fits = (
+                part.first_token == reached
+                and part.header == self._header
+                and len(part.payload) == self._state.token_bytes * part.stored_tokens
+            )
+            if not fits or not lease.verify(part):
+                log.warning("a stored part is damaged", extra=facts(object=part.object_id))
+                break
+            parts.append(
+                StoredPart(part.first_token, part.tokens, part.stored_tokens, part.payload)
+            )
+            reached += part.tokens
+        return tuple(parts)

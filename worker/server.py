@@ -16,7 +16,14 @@ import grpc
 from bramley.cachestore import keys
 from bramley.cachestore.client import StoreClient
 from bramley.common import logs
-from bramley.common.errors import AlreadyExists, Draining, InvalidRequest, NotLoaded, Unsupported
+from bramley.common.errors import (
+    AlreadyExists,
+    Draining,
+    InvalidRequest,
+    NotLoaded,
+    Overloaded,
+    Unsupported,
+)
 from bramley.common.wire import pack_ids, unpack_ids
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 from bramley.worker import intake
@@ -154,7 +161,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         inbox = self._open(request_id, request.request)
         try:
             await self._use_store(work, request, answer)
-            self._engine.submit(work)
+            try:
+                self._engine.submit(work)
+            except Overloaded:
+                work.release()
+                raise
             while answer.finished is None:
                 for response in _responses(await inbox.take(), answer, len(prompt)):
                     yield response

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from bramley.cachestore import keys
-from bramley.cachestore.client import Match, Published, Refusal, Snapshot, StoreClient
+from bramley.cachestore.client import StoreClient
+from bramley.cachestore.exchange import Match, Published, Refusal, Snapshot
 from bramley.cachestore.keys import Identity
 from bramley.cachestore.matching import Group
 from bramley.cachestore.objects import BLOCK, padded

@@ -58,8 +58,11 @@ class Executor:
         cohort, row = self.cohort, self.cohort.row(request.slot)
         for part in restore.parts:
             copy_in(cohort.layers, row, part.first, part.tokens, part.memory, part.held)
-        if restore.is_held():
-            cohort.table.lengths[row] = request.computed = restore.tokens
+        cohort.table.lengths[row] = request.computed = restore.tokens
+        if not restore.is_held():
+            for layer in cohort.layers:
+                layer.clear_row(row)
+            cohort.table.lengths[row] = request.computed = 0
 
     def save(self, request: Request, stop: int) -> list[tuple[Span, Staged]]:
         """Copy what is not stored yet of the row's first ``stop`` tokens into staging.

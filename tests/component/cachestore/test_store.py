@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bramley.cachestore import keys
-from bramley.cachestore.client import Published, Refusal
+from bramley.cachestore.exchange import Published, Refusal
 from bramley.cachestore.matching import Group
 from bramley.cachestore.segments import SegmentKind
 from bramley.protos.v1 import cachestore_pb2 as pb

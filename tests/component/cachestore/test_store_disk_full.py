@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bramley.cachestore.client import Published, Refusal
 from bramley.cachestore.disk import Disk, DiskFull
+from bramley.cachestore.exchange import Published, Refusal
 from bramley.cachestore.objects import StoredObject
 from bramley.cachestore.process import StoreProcess
 from support.store import PATIENCE_S, ids, local_store, settings, until, worker

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bramley.cachestore import copying, keys
-from bramley.cachestore.client import Published
+from bramley.cachestore.exchange import Published
 from bramley.cachestore.objects import padded
 from bramley.protos.v1 import cachestore_pb2 as pb
 from support.store import PART_BYTES, Worker, ids, local_store, settings, until, worker
@@ -34,7 +34,7 @@ async def test_a_tail_on_disk_stays_until_what_covers_it_is_there_too(
         disk, gate = process.store.tiers.disk, asyncio.Event()
         assert disk is not None
         assert process.store.spiller is not None
-        write = process.store.spiller._write
+        write = process.store.spiller._write  # pyright: ignore[reportPrivateUsage] held up here
 
         async def later(entry: object) -> None:
             await gate.wait()
@@ -105,7 +105,8 @@ async def test_a_flush_waits_for_what_was_there_when_it_was_asked(
     chosen = settings(folder=str(tmp_path / "disk"))
     async with local_store(chosen) as (process, target), worker(target) as one:
         assert process.store.spiller is not None
-        write, seeds = process.store.spiller._write, iter(range(1, 1000))
+        write = process.store.spiller._write  # pyright: ignore[reportPrivateUsage] held up here
+        seeds = iter(range(1, 1000))
 
         async def busy(entry: object) -> None:
             await one.put(ids(256, next(seeds)))  # there is always one more

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bramley.cachestore.client import Published
+from bramley.cachestore.exchange import Published
 from support.store import Worker, ids, local_store, settings, until, worker
 
 

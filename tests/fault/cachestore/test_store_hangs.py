@@ -10,7 +10,8 @@ from time import monotonic
 import pytest
 
 from bramley.cachestore import link as links
-from bramley.cachestore.client import Refusal, StoreClient
+from bramley.cachestore.client import StoreClient
+from bramley.cachestore.exchange import Refusal
 from bramley.cachestore.server import StoreServer
 from support.store import KV, PATIENCE_S, Worker, identity, ids, local_store, settings, store_child
 from support.store import worker as connected

@@ -11,7 +11,7 @@ from time import monotonic
 
 import pytest
 
-from bramley.cachestore.client import Published
+from bramley.cachestore.exchange import Published
 from bramley.cachestore.process import StoreProcess
 from support import store_writer
 from support.store import (
