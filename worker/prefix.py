@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 GROUP = Group("kv", required=True, sliceable=True)
 TOKEN_BYTES = 4
 WORTH_TOKENS = 16  # fewer are computed sooner than fetched
+SLACK_S = 0.25  # an estimate is only put right by trying, so close calls are fetched
 CLOSE_S = 5.0
 
 
@@ -115,7 +116,7 @@ class PrefixCache:
             return None
         at = match.boundaries[0]
         recompute_s = at.tokens / prefill_rate if prefill_rate else float("inf")
-        if at.tokens < WORTH_TOKENS or at.restore_s > recompute_s:
+        if at.tokens < WORTH_TOKENS or at.restore_s > recompute_s + SLACK_S:
             return None
         lease = await self._client.acquire(match, at)
         if lease is None:

@@ -2,22 +2,16 @@
 
 import asyncio
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from pathlib import Path
 
 import pytest
 
-from bramley.client.client import AsyncClient
 from bramley.client.events import Completion
 from bramley.common.rpc import open_channel
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
-from support.cluster import Cluster
-from support.served import Served
+from support.served import Served, serving
 
-TESTS = Path(__file__).parents[1]
 TOKENS = 8
 
 SETTINGS = """
@@ -37,17 +31,8 @@ disk_bytes = 400000000
 async def stored(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Served]:
     """Two workers of one model, one of another, and a store."""
     folder = tmp_path_factory.mktemp("stored")
-    write = [sys.executable, str(TESTS / "support" / "served_models.py"), str(folder / "models")]
-    subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": str(TESTS)})  # noqa: ASYNC221
-    cluster = Cluster(folder, SETTINGS.format(models=folder / "models"))
-    await cluster.up()
-    try:
-        async with AsyncClient(cluster.node.addresses["grpc"]) as client:
-            made = Served(cluster, client)
-            await made.ready()
-            yield made
-    finally:
-        await cluster.close()
+    async with serving(folder, lambda models: SETTINGS.format(models=models)) as made:
+        yield made
 
 
 def prompt(name: str, tokens: int) -> str:

@@ -5,24 +5,18 @@ status and details, and everything serves again within seconds.
 """
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from pathlib import Path
 
 import grpc
 import psutil
 import pytest
 
-from bramley.client.client import AsyncClient
 from bramley.client.events import Accepted, Completion, Delta, Progress
 from bramley.client.requests import Options
 from bramley.common.status import RemoteError
-from support.cluster import Cluster
-from support.served import ENDLESS, Served
+from support.served import ENDLESS, Served, serving
 
-TESTS = Path(__file__).parents[1]
 PROMPT = "Once upon a time"
 AGAIN_S = 20.0
 
@@ -40,17 +34,8 @@ path = "{models}/script"
 async def victim(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Served]:
     """A cluster for this file alone: its processes die."""
     folder = tmp_path_factory.mktemp("victim")
-    write = [sys.executable, str(TESTS / "support" / "served_models.py"), str(folder / "models")]
-    subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": str(TESTS)})  # noqa: ASYNC221
-    cluster = Cluster(folder, SETTINGS.format(models=folder / "models"))
-    await cluster.up()
-    try:
-        async with AsyncClient(cluster.node.addresses["grpc"]) as client:
-            made = Served(cluster, client)
-            await made.ready()
-            yield made
-    finally:
-        await cluster.close()  # and checks that no process, socket or lock is left
+    async with serving(folder, lambda models: SETTINGS.format(models=models)) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """The cluster that most cluster tests ask: which models it serves, and how they are reached."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import aclosing
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Unpack
 
@@ -83,6 +85,33 @@ class Served:
                 await asyncio.sleep(0.02)
 
         await self.cluster.within(wait())
+
+
+@asynccontextmanager
+async def serving(folder: Path, settings: Callable[[Path], str]) -> AsyncGenerator[Served]:
+    """Serve with real workers for the length of the block, all models ready; nothing is left.
+
+    Args:
+        folder: a test's own.
+        settings: writes the ``cluster.toml``, given the folder of served_models.py's models.
+
+    Yields:
+        The cluster and a client of it.
+    """
+    models = folder / "models"
+    # Making them needs MLX, which stays out of the test's own process.
+    write = [sys.executable, str(Path(__file__).with_name("served_models.py")), str(models)]
+    tests = str(Path(__file__).parents[1])
+    subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": tests})  # noqa: ASYNC221
+    cluster = Cluster(folder, settings(models))
+    await cluster.up()
+    try:
+        async with AsyncClient(cluster.node.addresses["grpc"]) as client:
+            made = Served(cluster, client)
+            await made.ready()
+            yield made
+    finally:
+        await cluster.close()  # and checks that no process, socket or lock is left
 
 
 def joined(deltas: Sequence[Delta]) -> str:
