@@ -19,12 +19,14 @@ class Explanation:
     """Why a prompt matches as far as it does.
 
     Attributes:
+        ssd_tokens: of the matched ones, those on the disk only.
         first_differing_block: the first one that is not there.
         mismatched_fields: of the nearest known namespace's identity.
     """
 
     words: str
     matched_tokens: int = 0
+    ssd_tokens: int = 0
     first_differing_block: int = 0
     mismatched_fields: Sequence[str] = ()
     missing_groups: Sequence[str] = ()
@@ -37,6 +39,7 @@ def explain(store: Store, identity: Identity, chains: bytes, token_ids_le: bytes
         return _explain_namespace(store, identity)
     found = store.find(Query(root, chains, token_ids_le))
     tokens = found.boundaries[0].tokens if found.boundaries else 0
+    uses = found.boundaries[0].uses if found.boundaries else ()
     block, blocks = tokens // BLOCK, len(chains) // HASH_BYTES
     words = f"{tokens} of {len(token_ids_le) // 4} tokens are stored"
     if found.missing_groups:
@@ -46,6 +49,7 @@ def explain(store: Store, identity: Identity, chains: bytes, token_ids_le: bytes
     return Explanation(
         words=words,
         matched_tokens=tokens,
+        ssd_tokens=sum(use.tokens for use in uses if use.entry.run is None),
         first_differing_block=block,
         missing_groups=found.missing_groups,
     )

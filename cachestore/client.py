@@ -31,6 +31,7 @@ from bramley.protos.v1 import cachestore_pb2 as pb
 log = logging.getLogger(__name__)
 
 WAIT_S = 0.25
+PUBLISH_WAIT_S = 5.0  # nobody waits for it
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 0.5
 PROBE_S = 2.0  # longest wait of a late store, before it is asked once more
 RENEWALS = 6  # of each lease within its time
@@ -219,7 +220,7 @@ class StoreClient:
     async def _publish(self, link: Link, staged: Staged, snapshot: Snapshot) -> Published | Refusal:
         sizes, chains = snapshot.sizes, snapshot.chains
         size = sum(padded(one) for one in sizes)
-        seal_s = self._wait_s + size / SLOWEST_RATE
+        seal_s = PUBLISH_WAIT_S + size / SLOWEST_RATE
         reserved = await link.stub.Reserve(
             pb.ReserveRequest(
                 root=snapshot.root,
@@ -253,7 +254,7 @@ class StoreClient:
     ) -> Published:
         sizes = snapshot.sizes
         size = sum(padded(one) for one in sizes)
-        seal_s = self._wait_s + size / SLOWEST_RATE
+        seal_s = PUBLISH_WAIT_S + size / SLOWEST_RATE
         payload = staged.view[:size]
         checksums = await asyncio.to_thread(checksums_of, payload, sizes)
         request = pb.SealRequest(

@@ -295,6 +295,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
         told = admin.explain(self._store, identity, request.block_hashes, request.token_ids_le)
         return pb.ExplainResponse(
             matched_tokens=told.matched_tokens,
+            ssd_tokens=told.ssd_tokens,
             explanation=told.words,
             first_differing_block=told.first_differing_block,
             mismatched_fields=told.mismatched_fields,

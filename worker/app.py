@@ -22,7 +22,7 @@ from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import Output
 from bramley.worker.engine.slots import Slots
 from bramley.worker.loading import Loaded, load
-from bramley.worker.models.blas import Blas
+from bramley.worker.models.blas import Blas, forget_blas
 from bramley.worker.models.errors import ModelError
 from bramley.worker.server import WorkerServicer
 from bramley.worker.settings import WorkerSettings
@@ -62,6 +62,7 @@ async def _serve(blas: Blas, context: ChildContext, settings: WorkerSettings) ->
         await health.set("", health_pb2.HealthCheckResponse.SERVING)
     log.info("stopping: %s", await stopped)
     if not worker.loaded.done():
+        forget_blas()
         leave(0)  # inside a load that nobody waits for any more
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S):
@@ -69,6 +70,7 @@ async def _serve(blas: Blas, context: ChildContext, settings: WorkerSettings) ->
     await worker.servicer.close()
     await server.stop(1.0)
     worker.engine.stop(DRAIN_S)  # or not: it may be inside a long step
+    forget_blas()
 
 
 async def _linked(store: StoreClient, context: ChildContext) -> None:

@@ -78,6 +78,7 @@ class PrefixCache:
         self._opening: set[asyncio.Task[bytes]] = set()
         self._publishing: asyncio.Queue[_Work] = asyncio.Queue()
         self._publisher = asyncio.create_task(self._publish_all())
+        self.root("")  # so that the store knows the model before its first request
 
     @property
     def roots(self) -> list[bytes]:

@@ -219,7 +219,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         told = await self._prefixes.explain(request.request.cache.salt, pack_ids(ids))
         return worker_pb2.WorkerServiceExplainResponse(
             prompt_tokens=len(ids),
-            cached=types_pb2.CachedTokens(ram=told.matched_tokens),
+            cached=types_pb2.CachedTokens(
+                ram=told.matched_tokens - told.ssd_tokens, ssd=told.ssd_tokens
+            ),
             explanation=told.explanation,
             first_differing_block=told.first_differing_block,
             mismatched_fields=told.mismatched_fields,

@@ -7,6 +7,7 @@ whose rows do not depend on how many rows there are ("strict"), as batches must 
 
 import ctypes
 import ctypes.util
+import os
 import sys
 from dataclasses import dataclass
 from importlib import metadata
@@ -50,6 +51,12 @@ def load_blas(*, strict: bool = True) -> Blas:
     if sys.platform != "linux":
         return Blas(name="the platform's own", batch_invariant=False)
     return _load_mkl(strict) or _load_openblas() or _REFERENCE
+
+
+def forget_blas() -> None:
+    """Remove what the BLAS's threads left for other processes to see; last act of a process."""
+    left = Path(f"/dev/shm/__KMP_REGISTERED_LIB_{os.getpid()}_{os.getuid()}")  # noqa: S108
+    left.unlink(missing_ok=True)
 
 
 _REFERENCE = Blas(
