@@ -53,6 +53,15 @@ def request(
     )
 
 
+def oracle(model: LanguageModel, one: Request, *, layers: int = 2) -> list[int]:
+    """ORACLE: the same request alone, cold, in a fresh engine; its tokens."""
+    engine = InProcessEngine(model, layers=layers)
+    try:
+        return engine.run(one)[one.id]
+    finally:
+        engine.close()
+
+
 class InProcessEngine:
     """Runs a model's engine on its own thread.
 

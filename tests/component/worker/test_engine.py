@@ -11,7 +11,7 @@ from bramley.common.errors import EngineFault, Overloaded
 from bramley.worker.engine.stopping import Finish
 from bramley.worker.models.contract import LanguageModel
 from bramley.worker.sampling.params import SamplingParams
-from support.engines import InProcessEngine, request
+from support.engines import InProcessEngine, oracle, request
 from support.tiny_models import build
 
 PROMPT = [10, 20, 30, 40]
@@ -33,8 +33,10 @@ def sampled(seed: int) -> SamplingParams:
     return SamplingParams(temperature=1.0, top_p=0.95, seed=seed)
 
 
-def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch(engine: InProcessEngine) -> None:
-    alone = [engine.run(request(f"{s}", PROMPT, sampling=sampled(s)))[f"{s}"] for s in range(4)]
+def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch(
+    model: LanguageModel, engine: InProcessEngine
+) -> None:
+    alone = [oracle(model, request(f"{s}", PROMPT, sampling=sampled(s))) for s in range(4)]
     together = engine.run(
         *[request(f"{s}", PROMPT, sampling=sampled(s)) for s in range(4)],
         request("greedy", PROMPT),
