@@ -1,13 +1,13 @@
 """The worker's use of the cache store: finds stored prefixes, publishes what was saved.
 
-On the event loop, with checksums in a thread. A store that is absent, slow or wrong is a
+On the event loop, with checksums on threads. A store that is absent, slow or wrong is a
 miss; nothing here fails a request.
 """
 
 import asyncio
 import contextlib
 import logging
-from concurrent.futures import Executor as Pool
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -69,10 +69,9 @@ class _Work:
 class PrefixCache:
     """One model's prefixes in the store. Make it on the event loop."""
 
-    def __init__(self, client: StoreClient, state: StateFacts, pool: Pool) -> None:
+    def __init__(self, client: StoreClient, state: StateFacts) -> None:
         self._client = client
         self._state = state
-        self._pool = pool
         self._header = state.identity.layout.encode()
         self._roots: dict[str, bytes] = {}
         self._opening: set[asyncio.Task[bytes]] = set()
@@ -123,8 +122,7 @@ class PrefixCache:
         if lease is None:
             return None
         try:
-            checking = asyncio.get_running_loop().run_in_executor(self._pool, self._verified, lease)
-            parts = await checking
+            parts = self._usable(lease, await lease.verify_all())
         except asyncio.CancelledError:
             lease.release()
             raise
@@ -219,17 +217,17 @@ class PrefixCache:
         if isinstance(outcome, Refusal):
             log.info("not stored", extra=facts(reason=outcome.reason, tokens=snapshot.tokens))
 
-    def _verified(self, lease: Lease) -> tuple[StoredPart, ...]:
-        """Check every part; what follows one that is not as it should be is of no use."""
+    def _usable(self, lease: Lease, whole: Sequence[bool]) -> tuple[StoredPart, ...]:
+        """Take the parts up to the first that is not as it should be."""
         parts: list[StoredPart] = []
         reached = 0
-        for part in lease.parts:
+        for part, is_whole in zip(lease.parts, whole, strict=True):
             fits = (
                 part.first_token == reached
                 and part.header == self._header
                 and len(part.payload) == self._state.token_bytes * part.stored_tokens
             )
-            if not fits or not lease.verify(part):
+            if not fits or not is_whole:
                 log.warning("a stored part is damaged", extra=facts(object=part.object_id))
                 break
             parts.append(

@@ -92,7 +92,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def serve(self, loaded: Loaded) -> None:
         """Take requests from now on."""
         self._loaded = loaded
-        self._prefixes = PrefixCache(self._store, loaded.state, self._text)
+        self._prefixes = PrefixCache(self._store, loaded.state)
         self._boundaries = StableBoundary(loaded.tokenizer)
         self._info.limits.CopyFrom(loaded.limits)
         self._info.revision, self._info.dtype = loaded.revision, loaded.dtype
