@@ -4,7 +4,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
 
 from bramley.client.cache import Explanation, Flushed
 from bramley.client.cluster import Model, Process, Status
@@ -19,6 +18,7 @@ from bramley.client.events import (
     Usage,
 )
 from bramley.common.status import RemoteError
+from bramley.common.wire import to_seconds
 from bramley.protos.v1 import generation_pb2, node_pb2, router_pb2, types_pb2
 
 
@@ -84,7 +84,7 @@ def status(message: router_pb2.GetStatusResponse) -> Status:
     return Status(
         version=message.version,
         epoch=message.epoch,
-        uptime_s=_seconds(message.uptime),
+        uptime_s=to_seconds(message.uptime),
         draining=message.draining,
         models=[model(each) for each in message.models],
         requests_running=message.requests_running,
@@ -138,7 +138,7 @@ def explanation(message: router_pb2.ExplainCacheResponse) -> Explanation:
 
 def _started(started: generation_pb2.Started) -> Started:
     return Started(
-        queue_s=_seconds(started.queue_wait),
+        queue_s=to_seconds(started.queue_wait),
         prompt_tokens=started.prompt_tokens,
         cached_tokens=_by_tier(started.cached),
         worker=started.worker,
@@ -172,22 +172,18 @@ def _finished(finished: generation_pb2.Finished) -> Finished:
             cached_tokens=_by_tier(usage.cached),
         ),
         timings=Timings(
-            queue_s=_seconds(timings.queue),
-            ttft_s=_seconds(timings.ttft),
-            total_s=_seconds(timings.total),
-            restore_s=_seconds(timings.restore),
-            prefill_s=_seconds(timings.prefill),
-            decode_s=_seconds(timings.decode),
+            queue_s=to_seconds(timings.queue),
+            ttft_s=to_seconds(timings.ttft),
+            total_s=to_seconds(timings.total),
+            restore_s=to_seconds(timings.restore),
+            prefill_s=to_seconds(timings.prefill),
+            decode_s=to_seconds(timings.decode),
         ),
     )
 
 
 def _by_tier(cached: types_pb2.CachedTokens) -> dict[str, int]:
     return {"parked": cached.parked, "ram": cached.ram, "ssd": cached.ssd}
-
-
-def _seconds(duration: Duration) -> float:
-    return duration.ToNanoseconds() / 1e9
 
 
 def _short(name: str, prefix: str) -> str:

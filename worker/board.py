@@ -1,6 +1,7 @@
 """What the worker tells of itself: state, limits, load; wakes those who watch."""
 
 import asyncio
+import contextlib
 
 from bramley.protos.v1 import types_pb2, worker_pb2
 from bramley.worker.engine.engine import Counters
@@ -13,7 +14,7 @@ class Board:
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._changed = asyncio.Condition()
+        self._next = asyncio.Event()
         self._version = 0
         self.state: types_pb2.ModelState.ValueType = types_pb2.MODEL_STATE_LOADING
         self.load_progress = 0.0
@@ -34,15 +35,15 @@ class Board:
     def changed(self) -> None:
         """Wake everyone who watches; call it after any change."""
         self._version += 1
-        self._waker = asyncio.get_running_loop().create_task(self._wake())
+        passed, self._next = self._next, asyncio.Event()
+        passed.set()
 
     async def wait(self, seen: int) -> int:
         """Wait for a change after version ``seen``, at most until the next heartbeat."""
-        try:
-            async with asyncio.timeout(HEARTBEAT_S), self._changed:
-                await self._changed.wait_for(lambda: self._version != seen)
-        except TimeoutError:
-            pass
+        if self._version == seen:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._next.wait()
         return self._version
 
     def load(self) -> worker_pb2.Load:
@@ -62,7 +63,3 @@ class Board:
             limits=self.limits,
             revision=self.revision,
         )
-
-    async def _wake(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()

@@ -41,10 +41,6 @@ class Tokenizer:
             clean_up_tokenization_spaces=False,
         )
 
-    def is_special(self, number: int) -> bool:
-        """Whether an id stands for a mark and not for text."""
-        return number in self._special
-
     def token_bytes(self, number: int) -> bytes:
         """The bytes that one id adds to a text; empty for an id that stands for nothing."""
         known = self._bytes.get(number)

@@ -153,7 +153,7 @@ async def test_an_old_seal_completes_no_new_reservation() -> None:
         process.store.check()
 
 
-async def test_a_stale_seal_is_refused_by_its_generation() -> None:
+async def test_report_7_a_stale_seal_is_refused_by_its_generation() -> None:
     async with local_store(settings()) as (process, target):
         async with victim(target, ["stage", "reserve"]) as old:
             (lease,) = process.store.leases.writes.values()
