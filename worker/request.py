@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Literal
 
 from bramley.worker.cache.saved import Restore, Saving
@@ -19,11 +19,20 @@ class Phase(Enum):
 
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.WAITING: frozenset({Phase.SEATED, Phase.ENDED}),
-    Phase.SEATED: frozenset({Phase.ENDED}),
+    Phase.SEATED: frozenset({Phase.WAITING, Phase.ENDED}),  # back to waiting when preempted
     Phase.ENDED: frozenset(),
 }
 
 FinishReason = Literal["stop", "stop_sequence", "length"]
+
+
+class Priority(IntEnum):
+    """How urgent a request is; a higher class goes first, until others have waited long."""
+
+    BULK = 0
+    DEFAULT = 1
+    INTERACTIVE = 2
+    SYSTEM = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +41,28 @@ class StopRule:
 
     Attributes:
         max_tokens: at least 1.
+        min_tokens: before so many, no id that would end the answer is drawn.
         end_ids: ids that end the model's turn; empty when the request ignores them.
         stop_ids: the request's own.
     """
 
     max_tokens: int
+    min_tokens: int = 0
     end_ids: frozenset[int] = frozenset()
     stop_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobRule:
+    """Log-probabilities that a request asks for: of each token drawn, and more.
+
+    Attributes:
+        top: alternatives at each place.
+        prompt: those of the prompt's own tokens as well; its state is then computed afresh.
+    """
+
+    top: int = 0
+    prompt: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -47,6 +71,12 @@ class Request:
 
     Attributes:
         prompt: token ids, at least one.
+        priority: its class.
+        scope: root of its namespace: rows of one scope may share computed tokens within the
+            engine; empty shares with nobody.
+        leader: of several answers to one prompt, the first: the others wait until its prompt
+            is computed, and start from a copy.
+        arrived_s: on the monotonic clock; set when it is submitted.
         computed: tokens of the sequence whose state is written.
         output: ids generated so far; the last one's state is not written yet.
         slot: its seat, while SEATED.
@@ -58,7 +88,12 @@ class Request:
     prompt: Sequence[int]
     stop: StopRule
     sampling: SamplingParams
+    logprobs: LogprobRule | None = None
+    priority: Priority = Priority.DEFAULT
+    scope: bytes = b""
+    leader: "Request | None" = None
     wants_progress: bool = False
+    arrived_s: float = 0.0
     phase: Phase = Phase.WAITING
     computed: int = 0
     output: list[int] = field(default_factory=list[int])
@@ -81,8 +116,11 @@ class Request:
 
     @property
     def prompt_left(self) -> int:
-        """Prompt tokens to compute before the last one, which is a decode step of its own."""
-        return max(len(self.prompt) - 1 - self.computed, 0)
+        """Tokens to compute before the last one, which is a decode step of its own.
+
+        A request that was preempted has its own output to compute again as well.
+        """
+        return max(len(self.prompt) + len(self.output) - 1 - self.computed, 0)
 
     @property
     def next_input(self) -> int:
@@ -93,3 +131,11 @@ class Request:
     def next_position(self) -> int:
         """Position in the sequence of the token that the next decode step draws."""
         return len(self.prompt) + len(self.output)
+
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """Tokens of the sequence, prompt and output."""
+        prompt = len(self.prompt)
+        return [
+            *self.prompt[start : min(stop, prompt)],
+            *self.output[max(start - prompt, 0) : max(stop - prompt, 0)],
+        ]

@@ -14,12 +14,19 @@ from bramley.worker.engine.stopping import Finish
 
 @dataclass(frozen=True, slots=True)
 class Seated:
-    """It has a seat; its prefill begins after so many restored tokens."""
+    """It has a seat; its prefill begins after the tokens that need no computing.
+
+    Attributes:
+        restored: tokens from the cache store.
+        restore_s: what copying them took.
+        parked: tokens from a row of this engine.
+    """
 
     request_id: str
     at_s: float
     restored: int = 0
     restore_s: float = 0.0
+    parked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,23 @@ class Prefilled:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely the model found a token, and the best alternatives, most likely first."""
+
+    logprob: float
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Of the whole prompt, once, before the first Token: entry i is for prompt token i + 1."""
+
+    request_id: str
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """One token, and the end if it was the last."""
 
@@ -38,6 +62,7 @@ class Token:
     token: int
     at_s: float
     finish: Finish | None = None
+    logprob: TokenLogprob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,5 +83,5 @@ class Failed:
     error: BramleyError
 
 
-Output = Seated | Prefilled | Token | Saved | Failed
+Output = Seated | Prefilled | PromptLogprobs | Token | Saved | Failed
 Deliver = Callable[[Sequence[Output]], None]
