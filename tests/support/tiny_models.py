@@ -68,11 +68,16 @@ def build(kind: Kind, seed: int = 0) -> nn.Module:
         model = qwen3_5.Model(qwen3_5.ModelArgs.from_dict(config))
     else:
         model = llama.Model(llama.ModelArgs.from_dict(config))
+    draw(model, seed)
+    assert len(set(greedy(model, [1, 2, 3, 4], 24)[12:])) >= 6, f"{kind} {seed} repeats itself"
+    return model
+
+
+def draw(model: nn.Module, seed: int) -> None:
+    """Draw all parameters of a model, and evaluate them."""
     model.update(cast("dict[str, Any]", trees.tree_unflatten(list(_drawn(model, seed)))))
     model.eval()
     mx.eval(model.parameters())
-    assert len(set(greedy(model, [1, 2, 3, 4], 24)[12:])) >= 6, f"{kind} {seed} repeats itself"
-    return model
 
 
 def parameters(model: nn.Module) -> dict[str, mx.array]:
