@@ -2,12 +2,20 @@
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_STREAM = 0xD1B54A32D192ED03
 
 
-def uniform(seed: int, position: int) -> float:
-    """Draw from [0, 1) in steps of 2**-24, which float32 holds exactly."""
-    # SplitMix64 (Steele, Lea and Flood 2014), used as a hash of the pair.
-    return (_mix(_mix(seed & _MASK) + (position + 1) * _GOLDEN) >> 40) / (1 << 24)
+def uniform(seed: int, position: int, stream: int = 0) -> float:
+    """Draw from [0, 1) in steps of 2**-24, which float32 holds exactly.
+
+    Args:
+        seed: 64 bits.
+        position: of the token that is drawn.
+        stream: another gives numbers that have nothing to do with the first's.
+    """
+    # SplitMix64 (Steele, Lea and Flood 2014), used as a hash.
+    start = _mix((seed ^ (stream * _STREAM)) & _MASK)
+    return (_mix(start + (position + 1) * _GOLDEN) >> 40) / (1 << 24)
 
 
 def _mix(value: int) -> int:

@@ -1,0 +1,98 @@
+"""Reductions along rows as long as a vocabulary, cut into columns or blocks to be fast."""
+
+import math
+
+import mlx.core as mx
+
+_COLUMN = 64
+_BLOCK = 64
+
+
+def columns(rows: mx.array, height: int, fill: float) -> mx.array:
+    """Lay (B, V) out as (B, height, width): id ``r * width + c`` is row r of column c.
+
+    Args:
+        rows: of any length.
+        height: of a column.
+        fill: stands where the vocabulary does not fill the last row.
+    """
+    batch, size = rows.shape
+    width = -(-size // height)
+    if width * height != size:
+        rows = mx.pad(rows, ((0, 0), (0, width * height - size)), constant_values=fill)
+    return rows.reshape(batch, height, width)
+
+
+def largest(rows: mx.array) -> mx.array:
+    """Return the largest of each row, (B, 1); NaN if there is one."""
+    # Down the columns first: several times as fast as along a row.
+    tops = mx.max(columns(rows, _COLUMN, -math.inf), axis=1)
+    return mx.max(tops, axis=-1, keepdims=True)
+
+
+def total(rows: mx.array) -> mx.array:
+    """Return each row's sum, (B, 1)."""
+    return mx.sum(mx.sum(columns(rows, _COLUMN, 0.0), axis=1), axis=-1, keepdims=True)
+
+
+def best(rows: mx.array, count: int) -> tuple[mx.array, mx.array]:
+    """Find each row's ``count`` largest, which are at most V.
+
+    Returns:
+        Their ids and themselves, (B, count), largest first, lower ids first among equals. Where
+        the last of them has equals that are left out, which of those is in is not defined.
+    """
+    size = rows.shape[-1]
+    # The largest are in the columns of the largest tops. Columns are as high as makes both
+    # the tops and what is in the chosen columns few, and none has a place that is no id.
+    height = math.gcd(size, 1 << int(math.log2(math.sqrt(size / count))))
+    cut = columns(rows, height, -math.inf)
+    width = cut.shape[-1]
+    chosen = _places(mx.max(cut, axis=1), count)
+    within = mx.take_along_axis(cut, chosen[:, None, :], axis=2).reshape(len(rows), -1)
+    names = (mx.arange(height)[None, :, None] * width + chosen[:, None, :]).reshape(len(rows), -1)
+    taken = _places(within, count)
+    ids = mx.sort(mx.take_along_axis(names, taken, axis=-1), axis=-1)
+    found = mx.take_along_axis(rows, ids, axis=-1)
+    order = mx.argsort(-found, axis=-1)
+    return mx.take_along_axis(ids, order, axis=-1), mx.take_along_axis(found, order, axis=-1)
+
+
+def _places(rows: mx.array, count: int) -> mx.array:
+    if count >= rows.shape[-1]:
+        return mx.broadcast_to(mx.arange(rows.shape[-1]), rows.shape)
+    return mx.argpartition(-rows, count - 1, axis=-1)[:, :count]
+
+
+def invert(weights: mx.array, points: mx.array) -> mx.array:
+    """Find where the running sum of each row passes so much of its whole.
+
+    Args:
+        weights: (B, V), none negative.
+        points: (B, 1), from [0, 1).
+
+    Returns:
+        Ids, (B,), each of a weight above 0 if its row has one.
+    """
+    batch, size = weights.shape
+    blocks = -(-size // _BLOCK)
+    if blocks * _BLOCK != size:
+        weights = mx.pad(weights, ((0, 0), (0, blocks * _BLOCK - size)))
+    cut = weights.reshape(batch, blocks, _BLOCK)
+    sums = mx.sum(cut, axis=-1)
+    before = mx.cumsum(sums, axis=-1, inclusive=False)
+    rest = points * (before[:, -1:] + sums[:, -1:])
+    block = _passed(sums, before, rest)
+    within = mx.take_along_axis(cut, block[:, :, None], axis=1)[:, 0]
+    rest = rest - mx.take_along_axis(before, block, axis=-1)
+    place = _passed(within, mx.cumsum(within, axis=-1, inclusive=False), rest)
+    return (block * _BLOCK + place)[:, 0]
+
+
+def _passed(weights: mx.array, before: mx.array, rest: mx.array) -> mx.array:
+    # Rounding may leave the point beyond the last sum, or at a weight of 0: the last weight
+    # above 0 is taken then.
+    size = weights.shape[-1]
+    places = mx.arange(size)
+    score = mx.where(before + weights > rest, 2 * size - places, places + 1)
+    return mx.argmax(mx.where(weights > 0, score, 0), axis=-1, keepdims=True)
