@@ -17,10 +17,11 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from bramley.worker.cache.contract import LayerState
 from bramley.worker.cache.full import FullState
+from bramley.worker.cache.rotating import RotatingState
 from support.architectures import NAMES, VOCABULARY, WINDOW, build
 from support.forwards import Logits, Rows, as_numpy
 
-PROMPTS = (1, 3, 12, 20, 8)  # tokens
+PROMPTS = (1, 3, 12, 20, 70)  # tokens; the last has more than a sliding layer has room for
 RAGGED = PROMPTS[:4]
 STEPS = 48
 
@@ -152,14 +153,14 @@ def test_b011_rows_together_equal_each_alone_and_mlx_lm_s_batch(batching: Family
 
 # Index in PROMPTS -> step at which that text joins, and at which it leaves: holes are filled by
 # moves, and later rows sit where others were.
-JOINS = {3: 0, 0: 3, 1: 4, 2: 9, 4: 13}
+JOINS = {3: 0, 0: 3, 1: 4, 4: 9, 2: 13}
 LEAVES = {3: 7, 1: 11, 0: 16}
 
 
 def join_and_leave(family: Family) -> None:
     """Compare rows that come and go with each alone, step by step."""
     rows, order, at = family.rows(0), list[int](), dict[int, int]()
-    for step in range(22):
+    for step in range(26):
         for text in [text for text, left in LEAVES.items() if left == step]:
             hole = order.index(text)
             rows.leave(hole)
@@ -184,54 +185,50 @@ def test_rows_that_join_and_leave_equal_each_alone(batching: Family) -> None:
 
 @pytest.mark.parametrize("piece", [1, 3, 5, 16])
 def test_a_prompt_in_pieces_equals_the_whole(family: Family, piece: int) -> None:
-    text, expected = family.texts[3], family.alone[3]
+    text, expected = family.texts[4], family.alone[4]
     rows = family.rows(1)
-    for start in range(0, 20, piece):
-        (seen,) = rows.feed([text[start : min(start + piece, 20)]])
+    for start in range(0, 70, piece):
+        (seen,) = rows.feed([text[start : min(start + piece, 70)]])
         np.testing.assert_array_equal(seen, expected[start : start + len(seen)])
-    for place in range(20, 24):
+    for place in range(70, 74):
         np.testing.assert_array_equal(rows.feed([text[place : place + 1]])[0][0], expected[place])
 
 
-def test_pieces_beside_rows_that_decode_equal_each_alone(batching: Family) -> None:
+@pytest.mark.parametrize("piece", [4, 16])
+def test_pieces_beside_a_row_that_decodes_equal_each_alone(batching: Family, piece: int) -> None:
     rows, texts, alone = batching.rows(2), batching.texts, batching.alone
-    (seen,) = rows.feed([texts[2][:12]])
-    for step in range(5):
-        place, start = 12 + step, 4 * step
-        content = [texts[2][place : place + 1], texts[3][start : start + 4]]
-        seen, piece = rows.feed(content)
-        np.testing.assert_array_equal(seen, alone[2][place : place + 1])
-        np.testing.assert_array_equal(piece, alone[3][start : start + 4])
-    seen, piece = rows.feed([texts[2][17:18], texts[3][20:21]])
-    np.testing.assert_array_equal(seen, alone[2][17:18])
-    np.testing.assert_array_equal(piece, alone[3][20:21])
+    rows.feed([texts[2][:12]])
+    for place, start in zip(range(12, 60), range(0, 70, piece), strict=False):
+        stop = min(start + piece, 70)
+        decoded, pieces = rows.feed([[texts[2][place]], texts[4][start:stop]])
+        np.testing.assert_array_equal(decoded[0], alone[2][place])
+        np.testing.assert_array_equal(pieces, alone[4][start:stop])
+    assert rows.table.lengths[1] == 70
 
 
-DRAFTS = 3
+WRONG = [9, 8, 7]
 
 
 def test_drafts_that_were_rolled_back_leave_nothing(family: Family) -> None:
-    text, expected = family.texts[1], family.alone[1]
+    text, expected = family.texts[4], family.alone[4]
     rows = family.rows(1)
-    rows.feed([text[:3]])
-    for place in range(3, 3 + 20):
-        wrong = [(token + 1) % VOCABULARY for token in text[place + 1 : place + 1 + DRAFTS]]
-        (seen,) = rows.feed([[text[place], *wrong]])
+    rows.feed([text[:36]])
+    for place in range(36, 60):
+        (seen,) = rows.feed([[text[place], *WRONG]])
         np.testing.assert_array_equal(seen[0], expected[place])
-        rows.rollback(0, DRAFTS)
+        rows.rollback(0, len(WRONG))
 
 
 def test_drafts_of_one_row_change_no_other(batching: Family) -> None:
     texts, alone = batching.texts, batching.alone
     rows = batching.rows(2)
-    rows.feed([texts[3][:20], texts[1][:3]])
+    rows.feed([texts[4][:36], texts[1][:3]])
     for step in range(20):
-        drafts = DRAFTS if step % 3 == 0 else 0
-        content = [[texts[3][20 + step]], [texts[1][3 + step], *[9] * drafts]]
-        first, second = rows.feed(content)
-        np.testing.assert_array_equal(first[0], alone[3][20 + step])
+        drafts = WRONG if step % 3 == 0 else []
+        first, second = rows.feed([[texts[4][36 + step], *drafts], [texts[1][3 + step]]])
+        np.testing.assert_array_equal(first[0], alone[4][36 + step])
         np.testing.assert_array_equal(second[0], alone[1][3 + step])
-        rows.rollback(1, drafts)
+        rows.rollback(0, len(drafts))
 
 
 def take_a_seat_that_went_wrong(family: Family) -> None:
@@ -255,7 +252,7 @@ def test_a_seat_that_went_wrong_is_clean_for_the_next_row(batching: Family) -> N
 
 # Controls: the comparisons see these faults, each put into one kind of state at a time.
 
-KIND_OF = {"llama": FullState, "mistral": FullState}
+KIND_OF: dict[str, type[LayerState]] = {"llama": FullState, "mistral": RotatingState}
 Patch = pytest.MonkeyPatch
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from mlx import nn
 from mlx_lm.utils import MODEL_REMAPPING
 
+from bramley.worker.cache.build import build_states
 from bramley.worker.cache.contract import LayerState
-from bramley.worker.cache.full import FullState
 from bramley.worker.cache.table import RowTable
 from bramley.worker.models.mlx_lm import layer_caches
 from support.tiny_models import draw, greedy
@@ -92,4 +92,4 @@ def build(name: str, seed: int = 0) -> nn.Module:
 
 def states(model: nn.Module, table: RowTable) -> list[LayerState]:
     """Make one state a layer, of the kind that the layer asks for."""
-    return [FullState(table) for _ in layer_caches(model)]
+    return build_states(table, layer_caches(model))

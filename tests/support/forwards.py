@@ -27,25 +27,26 @@ class Rows:
 
     def join(self) -> int:
         """Add an empty row at the end; its index."""
-        self.table.lengths.append(0)
+        self.table.join()
         return len(self.table.lengths) - 1
 
     def leave(self, row: int) -> None:
         """Remove a row; the last takes its place."""
         last = len(self.table.lengths) - 1
-        for layer in self.layers:
-            if row != last:
+        if row != last:
+            for layer in self.layers:
                 layer.move_row(last, row)
-        self.table.lengths[row] = self.table.lengths[last]
+            self.table.move(last, row)
         for layer in self.layers:
             layer.clear_row(last)
-        self.table.lengths.pop()
+        self.table.clear(last)
+        self.table.leave_last()
 
     def rollback(self, row: int, count: int) -> None:
         """Forget a row's last tokens."""
         for layer in self.layers:
             layer.rollback(row, count)
-        self.table.lengths[row] -= count
+        self.table.rollback(row, count)
 
     def feed(self, content: Sequence[Sequence[int]], *, first: int = 0) -> list[Logits]:
         """Append tokens to the rows from ``first`` on, in one forward padded to the longest.
