@@ -20,7 +20,6 @@ from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import Output
-from bramley.worker.engine.slots import Slots
 from bramley.worker.loading import Loaded, load
 from bramley.worker.models.blas import Blas, forget_blas
 from bramley.worker.models.errors import ModelError
@@ -97,9 +96,9 @@ class Worker:
 
     # On the engine's thread:
 
-    def _load(self, slots: Slots) -> Executor:
+    def _load(self) -> Executor:
         try:
-            executor, loaded = load(self._settings, self._numerics, slots, self._progress)
+            executor, loaded = load(self._settings, self._numerics, self._progress)
         except ModelError as error:
             log.critical("%s", error)
             leave(EXIT_BAD_MODEL)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,13 +14,13 @@ from bramley.cachestore.digest import file_digest, weights_digest
 from bramley.cachestore.keys import Identity
 from bramley.common.logs import facts
 from bramley.protos.v1 import types_pb2
-from bramley.worker.cache.full import FullState
+from bramley.worker.cache.build import build_states
 from bramley.worker.cache.snapshot import layout, part_bytes
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.executor import Executor
-from bramley.worker.engine.slots import Slots
 from bramley.worker.intake import ModelFacts
+from bramley.worker.models.contract import LayerCache
 from bramley.worker.models.errors import ModelError
 from bramley.worker.prefix import StateFacts
 from bramley.worker.settings import WorkerSettings
@@ -29,6 +29,10 @@ from bramley.worker.text.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 WARM_COLUMNS = 2560  # a long prompt of a conversation, and its answer
+# Padding that a forward may read, as a share of the weights that it reads anyway.
+WASTE_SHARE = 4
+WASTE_COLUMNS_MIN = 256
+CUDA_WIDTH_STEP = 256  # each new width of attention builds a plan there, for 61 to 97 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +48,13 @@ class Loaded:
 
 
 def load(
-    settings: WorkerSettings, numerics: str, slots: Slots, progress: Callable[[float], None]
+    settings: WorkerSettings, numerics: str, progress: Callable[[float], None]
 ) -> tuple[Executor, Loaded]:
     """Load a model; must run on the thread that will step it.
 
     Args:
         settings: which model, and its limits.
         numerics: what computes: backend and BLAS; state of one is not restored by another.
-        slots: the engine's seats.
         progress: told the share that is done, 0 to 1.
 
     Returns:
@@ -61,7 +64,7 @@ def load(
         ModelError: in one sentence why this model cannot be served.
     """
     try:
-        return _load(settings, numerics, slots, progress)
+        return _load(settings, numerics, progress)
     except _FAULTS as error:
         told = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         raise ModelError(f"{settings.path} cannot be served: {told}") from error
@@ -80,7 +83,7 @@ _FAULTS = (
 
 
 def _load(
-    settings: WorkerSettings, numerics: str, slots: Slots, progress: Callable[[float], None]
+    settings: WorkerSettings, numerics: str, progress: Callable[[float], None]
 ) -> tuple[Executor, Loaded]:
     # mlx-lm and transformers take 1.5 s to import: not before the sockets are bound.
     from bramley.worker.models.mlx_lm import layer_caches, load_model, load_tokenizer  # noqa: PLC0415
@@ -95,15 +98,15 @@ def _load(
         progress(0.8)
         tokenizer = tokenizer_loading.result()
         weights, config, tokens = digesting.result()
-    layers = layer_caches(model.model)
-    kinds = {layer.kind for layer in layers}
-    if kinds != {"full"}:
-        raise ModelError(f"{folder} needs state of kind {sorted(kinds - {'full'})}, not served yet")
-    table = RowTable()
-    executor = Executor(model.model, Cohort(table, [FullState(table) for _ in layers]), slots)
+    make_cohort = _cohorts(folder, layer_caches(model.model))
+    cohort = make_cohort()
     context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
-    executor.warm_up(min(context, WARM_COLUMNS))
-    state_layers = executor.cohort.layers
+    executor = Executor(model.model, make_cohort, heads=model.heads)
+    executor.warm_up(cohort, min(context, WARM_COLUMNS))
+    state_layers = cohort.layers
+    executor.waste_columns = max(
+        model.nbytes // WASTE_SHARE // cohort.bytes_for(1, 1), WASTE_COLUMNS_MIN
+    )
     identity = Identity(
         weights_digest=weights,
         config_digest=config,
@@ -138,6 +141,19 @@ def _load(
             state=StateFacts(identity=identity, token_bytes=part_bytes(state_layers, 1)),
         ),
     )
+
+
+def _cohorts(folder: Path, layers: Sequence[LayerCache]) -> Callable[[], Cohort]:
+    unserved = {layer.kind for layer in layers} - {"full", "rotating"}
+    if unserved:
+        raise ModelError(f"{folder} needs state of kind {sorted(unserved)}, not served yet")
+    on_cuda = mx.default_device().type == mx.DeviceType.gpu and not mx.metal.is_available()
+
+    def make() -> Cohort:
+        table = RowTable(CUDA_WIDTH_STEP if on_cuda else 1)
+        return Cohort(table, build_states(table, layers))
+
+    return make
 
 
 def _digests(folder: Path, settings: WorkerSettings) -> tuple[str, str, str]:

@@ -65,6 +65,15 @@ class LogprobRule:
     prompt: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely the model found a token, and the best alternatives, most likely first."""
+
+    logprob: float
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request:
     """One sequence from submission to its end; the engine thread alone changes it.
@@ -79,6 +88,7 @@ class Request:
         arrived_s: on the monotonic clock; set when it is submitted.
         computed: tokens of the sequence whose state is written.
         output: ids generated so far; the last one's state is not written yet.
+        prompt_logprobs: of the prompt tokens computed so far, where they are asked for.
         slot: its seat, while SEATED.
         restore: a stored prefix to start from; given back once it is copied.
         saving: how its state is to be saved; None where it is not.
@@ -97,6 +107,7 @@ class Request:
     phase: Phase = Phase.WAITING
     computed: int = 0
     output: list[int] = field(default_factory=list[int])
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     slot: int = -1
     restore: Restore | None = None
     saving: Saving | None = None
@@ -123,9 +134,18 @@ class Request:
         return max(len(self.prompt) + len(self.output) - 1 - self.computed, 0)
 
     @property
-    def next_input(self) -> int:
-        """The token that the next decode step reads."""
-        return self.output[-1] if self.output else self.prompt[-1]
+    def next_stop(self) -> int:
+        """Where its prefill must pause: at its end, or where its state has to be copied."""
+        end = len(self.prompt) + len(self.output) - 1
+        saving = self.saving
+        if saving is not None and saving.pauses and self.computed < saving.boundary < end:
+            return saving.boundary
+        return end
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether the logits of its prompt are wanted as it is computed."""
+        return self.logprobs is not None and self.logprobs.prompt and not self.output
 
     @property
     def next_position(self) -> int:
@@ -133,7 +153,7 @@ class Request:
         return len(self.prompt) + len(self.output)
 
     def tokens(self, start: int, stop: int) -> list[int]:
-        """Tokens of the sequence, prompt and output."""
+        """Tokens [start, stop) of the sequence, prompt and output."""
         prompt = len(self.prompt)
         return [
             *self.prompt[start : min(stop, prompt)],

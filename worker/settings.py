@@ -15,12 +15,19 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         path: a model folder of MLX or Hugging Face, or a GGUF file of the llama family.
         max_rows: requests that share a step at most; more wait inside the worker.
         context_tokens: caps the model's own context; a prompt and its answer take two at least.
-        prefill_chunk_tokens: prompt tokens computed in one step at most.
+        prefill_chunk_tokens: prompt tokens computed in one forward at most; time bounds it too.
+        state_bytes: memory for the state of all rows, parked ones included; unset, as much as
+            there is. What does not fit waits; what does not fit alone is refused.
+        parked_bytes: memory for rows whose request has ended, kept for a next turn; 0 keeps none.
+        stall_timeout_s: what one step may take; then the worker ends, and is started anew.
         import_dir: folder of the model folders that are made from GGUF files.
     """
 
     path: str
     max_rows: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
     context_tokens: Annotated[int, msgspec.Meta(ge=2)] | None = None
-    prefill_chunk_tokens: Annotated[int, msgspec.Meta(ge=16, le=8192)] = 512
+    prefill_chunk_tokens: Annotated[int, msgspec.Meta(ge=1, le=8192)] = 2048
+    state_bytes: Positive | None = None
+    parked_bytes: Annotated[int, msgspec.Meta(ge=0)] = 1 << 30
+    stall_timeout_s: Annotated[float, msgspec.Meta(ge=1.0)] = 120.0
     import_dir: str = ""

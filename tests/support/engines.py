@@ -6,16 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bramley.common.errors import BramleyError
-from bramley.worker.cache.full import FullState
+from bramley.worker.cache.build import build_states
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.executor import Executor
-from bramley.worker.engine.outputs import Failed, Output, Prefilled, Saved, Token
-from bramley.worker.engine.slots import Slots
+from bramley.worker.engine.outputs import (
+    Failed,
+    Output,
+    Preempted,
+    Prefilled,
+    PromptLogprobs,
+    Saved,
+    Seated,
+    Token,
+)
 from bramley.worker.engine.stopping import Finish
-from bramley.worker.models.contract import LanguageModel
-from bramley.worker.request import Request, StopRule
+from bramley.worker.models.contract import LanguageModel, LayerCache
+from bramley.worker.request import LogprobRule, Priority, Request, StopRule, TokenLogprob
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.settings import WorkerSettings
 
@@ -32,6 +40,10 @@ class Outcome:
     error: BramleyError | None = None
     saved: list[Saved] = field(default_factory=list[Saved])
     restored: int = 0
+    parked: int = 0
+    preempted: int = 0
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 def request(
@@ -41,19 +53,33 @@ def request(
     max_tokens: int = 16,
     sampling: SamplingParams | None = None,
     eos: frozenset[int] = frozenset(),
+    min_tokens: int = 0,
     progress: bool = False,
+    priority: Priority = Priority.DEFAULT,
+    scope: bytes = b"",
+    leader: Request | None = None,
+    logprobs: LogprobRule | None = None,
 ) -> Request:
     """Make a request: greedy unless told otherwise."""
     return Request(
         id=name,
         prompt=prompt,
-        stop=StopRule(max_tokens=max_tokens, end_ids=eos),
+        stop=StopRule(max_tokens=max_tokens, min_tokens=min_tokens, end_ids=eos),
         sampling=sampling or SamplingParams(),
         wants_progress=progress,
+        priority=priority,
+        scope=scope,
+        leader=leader,
+        logprobs=logprobs,
     )
 
 
-def oracle(model: LanguageModel, one: Request, *, layers: int = 2) -> list[int]:
+FULL = LayerCache(kind="full")
+
+
+def oracle(
+    model: LanguageModel, one: Request, *, layers: Sequence[LayerCache] = (FULL, FULL)
+) -> list[int]:
     """ORACLE: the same request alone, cold, in a fresh engine; its tokens."""
     engine = InProcessEngine(model, layers=layers)
     try:
@@ -73,31 +99,50 @@ class InProcessEngine:
         self,
         model: LanguageModel,
         *,
-        layers: int = 2,
+        layers: Sequence[LayerCache] = (FULL, FULL),
         max_rows: int = 8,
         waiting_max: int = 1000,
         chunk_tokens: int = 64,
+        waste_columns: int = 1 << 20,
+        state_bytes: int | None = None,
+        parked_bytes: int = 1 << 30,
     ) -> None:
         self.outcomes: dict[str, Outcome] = {}
-        self.cohort: Cohort
+        self.cohorts: list[Cohort] = []
+        self.executor: Executor
         self.at_step: dict[int, Callable[[], None]] = {}
         self.step = 0
         self._changed = threading.Condition()
 
-        def load(slots: Slots) -> Executor:
+        def make_cohort() -> Cohort:
             table = RowTable()
-            self.cohort = Cohort(table, [FullState(table) for _ in range(layers)])
-            return Executor(model, self.cohort, slots)
+            self.cohorts.append(Cohort(table, build_states(table, layers)))
+            return self.cohorts[-1]
 
-        settings = WorkerSettings(path="", max_rows=max_rows, prefill_chunk_tokens=chunk_tokens)
+        def load() -> Executor:
+            self.executor = Executor(model, make_cohort, waste_columns=waste_columns)
+            return self.executor
+
+        settings = WorkerSettings(
+            path="",
+            max_rows=max_rows,
+            prefill_chunk_tokens=chunk_tokens,
+            state_bytes=state_bytes,
+            parked_bytes=parked_bytes,
+        )
         self.engine = Engine(load, settings, self._deliver, waiting_max)
         self.engine.start()
+
+    @property
+    def cohort(self) -> Cohort:
+        """The first cohort, which is the only one unless lengths differ much."""
+        return self.cohorts[0]
 
     def submit(self, *requests: Request) -> None:
         """Hand requests over; with no step in between."""
         for one in requests:
             self.outcomes[one.id] = Outcome()
-            self.engine.submit(one)
+        self.engine.submit(*requests)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on ``outcomes`` holds."""
@@ -143,14 +188,22 @@ class InProcessEngine:
             action()
 
     def _note(self, outcome: Outcome, output: Output) -> None:
-        if isinstance(output, Token):
-            outcome.tokens.append(output.token)
-            outcome.finish = output.finish
-        elif isinstance(output, Prefilled):
-            outcome.progress.append(output.tokens)
-        elif isinstance(output, Failed):
-            outcome.error = output.error
-        elif isinstance(output, Saved):
-            outcome.saved.append(output)
-        else:
-            outcome.restored = output.restored
+        match output:
+            case Token():
+                outcome.tokens.append(output.token)
+                outcome.finish = output.finish
+                if output.logprob is not None:
+                    outcome.logprobs.append(output.logprob)
+            case Prefilled():
+                outcome.progress.append(output.tokens)
+            case Failed():
+                outcome.error = output.error
+            case Saved():
+                outcome.saved.append(output)
+            case PromptLogprobs():
+                outcome.prompt_logprobs = output.logprobs
+            case Preempted():
+                outcome.preempted += 1
+                self.engine.submit(output.request)
+            case Seated():
+                outcome.restored, outcome.parked = output.restored, output.parked

@@ -67,9 +67,12 @@ class Saving:
         boundary: leading prompt tokens that the next turn will share.
         stored: tokens known to be stored; rises as spans are handed over.
         extent_blocks: blocks of one extent at most.
+        pauses: whether the state at the boundary must be copied when it is reached, because
+            some layer cannot go back to it.
     """
 
     stage: Callable[[int], Staged | None]
     boundary: int
     extent_blocks: int
     stored: int = field(default=0)
+    pauses: bool = False

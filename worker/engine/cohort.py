@@ -1,25 +1,30 @@
 """The rows that run as one batch: which slot has which row, and their layers' state.
 
-Live rows are a prefix of the physical rows. Those that decode come first; a row whose
-prompt is being prefilled is the last, so that decoding never computes it.
+Live rows are a prefix of the physical rows. Those that decode come first, so that one forward
+takes them all; rows whose prompt is being prefilled and parked rows follow.
 """
 
 from collections.abc import Sequence
 
 import mlx.core as mx
 
-from bramley.worker.cache.contract import LayerState
+from bramley.worker.cache.contract import CannotRollback, LayerState
 from bramley.worker.cache.table import RowTable
 
 IDLE_BYTES_MAX = 256 << 20  # of state that an idle engine keeps for the next request
 
 
 class Cohort:
-    """Rows of one batch. Slots are permanent, rows move: never store a row across steps."""
+    """Rows of one batch. Slots are permanent, rows move: never store a row across steps.
+
+    Attributes:
+        decoding: how many rows, from the first, decode.
+    """
 
     def __init__(self, table: RowTable, layers: Sequence[LayerState]) -> None:
         self.table = table
         self.layers = layers
+        self.decoding = 0
         self._slots: list[int] = []
 
     def __repr__(self) -> str:
@@ -36,37 +41,113 @@ class Cohort:
         """Bytes of all layers' state, spare room included."""
         return sum(layer.nbytes for layer in self.layers)
 
+    def bytes_for(self, rows: int, columns: int) -> int:
+        """Bytes that so many rows of so many tokens take."""
+        return rows * sum(layer.row_bytes(columns) for layer in self.layers)
+
     def row(self, slot: int) -> int:
         """The row that a slot has now."""
         return self._slots.index(slot)
 
+    def length(self, slot: int) -> int:
+        """Tokens that a slot's row holds."""
+        return self.table.lengths[self.row(slot)]
+
     def join(self, slot: int) -> None:
         """Add an empty row at the end."""
         self._slots.append(slot)
-        self.table.lengths.append(0)
+        self.table.join()
 
-    def leave(self, slot: int, *, keep_last: bool) -> None:
-        """Remove a row, and fill the hole.
+    def start_decoding(self, slot: int) -> None:
+        """Put a row among those that decode."""
+        self._swap(self.row(slot), self.decoding)
+        self.decoding += 1
+
+    def stop_decoding(self, slot: int) -> None:
+        """Put a row behind those that decode."""
+        assert self.row(slot) < self.decoding
+        self.decoding -= 1
+        self._swap(self.row(slot), self.decoding)
+
+    def line_up(self, slots: Sequence[int]) -> range:
+        """Make rows that do not decode neighbours; return their rows, in that order."""
+        for place, slot in enumerate(slots, self.decoding):
+            self._swap(self.row(slot), place)
+        return range(self.decoding, self.decoding + len(slots))
+
+    def leave(self, slot: int) -> None:
+        """Remove a row, and fill the hole."""
+        hole, last = self.row(slot), len(self._slots) - 1
+        if hole < self.decoding:
+            self.decoding -= 1
+            self._move(self.decoding, hole)
+            hole = self.decoding
+        self._move(last, hole)
+        self._clear(last)
+        self._slots.pop()
+        self.table.leave_last()
+
+    def empty(self, slot: int) -> None:
+        """Make a row as it was when it joined."""
+        self._clear(self.row(slot))
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Give an empty row the first ``tokens`` of another.
 
         Args:
-            slot: whose row goes.
-            keep_last: the last row is being prefilled and must stay behind all that decode.
+            source: slot of a row that can be cut back that far.
+            target: slot of the empty row.
+            tokens: that are wanted.
         """
-        hole, last = self.row(slot), len(self._slots) - 1
-        if keep_last and hole < last - 1:
-            self._move(last - 1, hole)
-            hole = last - 1
-        if hole < last:
-            self._move(last, hole)
+        from_row, to_row = self.row(source), self.row(target)
         for layer in self.layers:
-            layer.clear_row(last)
-        self._slots.pop()
-        self.table.lengths.pop()
+            layer.copy_row(from_row, to_row)
+        self.table.copy(from_row, to_row)
+        self.cut(target, tokens)
+
+    def cut(self, slot: int, tokens: int) -> None:
+        """Forget what a row holds beyond its first ``tokens``.
+
+        Raises:
+            CannotRollback: some layer cannot go back that far; nothing changed.
+        """
+        row = self.row(slot)
+        beyond = self.table.lengths[row] - tokens
+        for layer in self.layers:
+            layer.rollback(row, beyond)
+        self.table.rollback(row, beyond)
+
+    def can_cut(self, slot: int, tokens: int) -> bool:
+        """Whether every layer can go back to a row's first ``tokens``."""
+        row = self.row(slot)
+        try:
+            for layer in self.layers:
+                layer.rollback(row, self.table.lengths[row] - tokens)
+        except CannotRollback:
+            return False
+        return True
+
+    def prepare(self) -> None:
+        """Make room in every layer for the forward that the table describes."""
+        for layer in self.layers:
+            layer.prepare()
+
+    def shrink(self) -> None:
+        """Give back what no row needs."""
+        if not self._slots:
+            for layer in self.layers:
+                layer.reset()
+            return
+        columns = max(self.table.lengths)
+        for layer in self.layers:
+            layer.shrink(len(self._slots), columns)
 
     def reset(self) -> None:
         """Drop every row and free the state, after a forward that failed."""
-        self._slots.clear()
-        self.table.lengths.clear()
+        while self._slots:
+            self._slots.pop()
+            self.table.leave_last()
+        self.decoding = 0
         for layer in self.layers:
             layer.reset()
 
@@ -74,8 +155,23 @@ class Cohort:
         """Evaluate every layer's state, and ``more``, in one go."""
         mx.eval([array for layer in self.layers for array in layer.arrays()], *more)
 
+    def _clear(self, row: int) -> None:
+        for layer in self.layers:
+            layer.clear_row(row)
+        self.table.clear(row)
+
+    def _swap(self, a: int, b: int) -> None:
+        if a == b:
+            return
+        for layer in self.layers:
+            layer.swap_rows(a, b)
+        self.table.swap(a, b)
+        self._slots[a], self._slots[b] = self._slots[b], self._slots[a]
+
     def _move(self, source: int, target: int) -> None:
+        if source == target:
+            return
         for layer in self.layers:
             layer.move_row(source, target)
+        self.table.move(source, target)
         self._slots[target] = self._slots[source]
-        self.table.lengths[target] = self.table.lengths[source]

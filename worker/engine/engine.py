@@ -10,30 +10,33 @@ import os
 import threading
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import mlx.core as mx
 
 from bramley.common.errors import BramleyError, EngineFault, Overloaded
 from bramley.common.logs import facts
-from bramley.worker.engine.cohort import IDLE_BYTES_MAX
+from bramley.worker.engine import faults
+from bramley.worker.engine.cohort import Cohort
+from bramley.worker.engine.decoding import Decoder, Drawn, Flight, read
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import (
     Deliver,
     Failed,
     Output,
+    Preempted,
     Prefilled,
+    PromptLogprobs,
     Saved,
-    Seated,
     Token,
 )
-from bramley.worker.engine.plan import StepPlan, StepResult
-from bramley.worker.engine.scheduler import schedule
+from bramley.worker.engine.plan import Part
+from bramley.worker.engine.scheduler import Limits, admit, schedule
+from bramley.worker.engine.seating import Seating
 from bramley.worker.engine.slots import Slots
 from bramley.worker.engine.stopping import finish
+from bramley.worker.engine.watchdog import watch
 from bramley.worker.request import Phase, Request
 from bramley.worker.settings import WorkerSettings
 
@@ -48,15 +51,23 @@ SAVE_END_FROM = 32
 
 @dataclass(slots=True)
 class Counters:
-    """Totals that the engine thread writes and anyone may read."""
+    """Totals that the engine thread writes and anyone may read.
+
+    Attributes:
+        step_began_s: of the step that runs, on the monotonic clock; 0 while idle or loading.
+    """
 
     steps: int = 0
+    step_began_s: float = 0.0
     running: int = 0
     waiting: int = 0
     waiting_prompt_tokens: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     prefill_s: float = 0.0
+    preemptions: int = 0
+    parked: int = 0
+    state_bytes: int = 0
     active_bytes: int = 0
 
 
@@ -72,42 +83,50 @@ class Engine:
 
     def __init__(
         self,
-        load: Callable[[Slots], Executor],
+        load: Callable[[], Executor],
         settings: WorkerSettings,
         deliver: Deliver,
         waiting_max: int = 1024,
     ) -> None:
         self.counters = Counters()
         self._load = load
-        self._chunk_tokens = settings.prefill_chunk_tokens
+        self._settings = settings
         self._deliver = deliver
         self._waiting_max = waiting_max
         self._slots = Slots(settings.max_rows)
-        self._waiting: deque[Request] = deque()
+        self._waiting: dict[str, Request] = {}
         self._mail = threading.Condition()
         self._submitted: list[Request] = []
         self._cancelled: set[str] = set()
         self._stopping = False
+        self._outputs: list[Output] = []
         self._executor: Executor
+        self._limits: Limits
+        self._seating: Seating
+        self._decoders: dict[int, Decoder] = {}
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
         """Load the model, then serve, on a thread of its own."""
         self._thread.start()
+        watch(self.counters, self._settings.stall_timeout_s)
 
-    def submit(self, request: Request) -> None:
-        """Queue a request.
+    def submit(self, *requests: Request) -> None:
+        """Queue requests, all of them or none.
 
         Raises:
             Overloaded: as many as may wait are waiting.
         """
+        now_s = time.monotonic()
         with self._mail:
             depth = len(self._submitted) + self.counters.waiting
-            if depth >= self._waiting_max:
+            if depth + len(requests) > self._waiting_max and not requests[0].arrived_s:
                 raise Overloaded(
                     f"{depth} requests wait in the worker already", facts={"depth": depth}
                 )
-            self._submitted.append(request)
+            for request in requests:
+                request.arrived_s = request.arrived_s or now_s
+            self._submitted += requests
             self._mail.notify()
 
     def cancel(self, request_id: str) -> None:
@@ -126,8 +145,17 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            self._executor = self._load(self._slots)
+            executor = self._executor = self._load()
+            self._seating = Seating(
+                self._slots,
+                executor.cohort,
+                executor.waste_columns,
+                self._settings.state_bytes,
+                self._settings.parked_bytes,
+            )
+            self._limits = Limits(self._settings.prefill_chunk_tokens, executor.heads)
             while self._take_mail():
+                self.counters.step_began_s = time.monotonic()
                 self._step()
         except BaseException:
             # Without this thread the process can only refuse: its supervisor starts another.
@@ -135,139 +163,263 @@ class Engine:
             logging.shutdown()
             os._exit(EXIT_ENGINE_DIED)
 
+    # Between two steps:
+
     def _take_mail(self) -> bool:
         """Take what was handed over, waiting while idle; return False to stop."""
         with self._mail:
             while not (self._submitted or self._cancelled or self._stopping or self._busy):
-                self._rest()
+                self.counters.step_began_s = 0.0
+                self._seating.rest()
+                self._count()
                 self._mail.wait()
-            self._waiting.extend(self._submitted)
+            self._waiting.update((request.id, request) for request in self._submitted)
             self._submitted = []
             self._count()
             cancelled, self._cancelled = self._cancelled, set()
         if cancelled:
-            for request in [*self._waiting, *self._slots.seated]:
+            for request in [*self._waiting.values(), *self._slots.seated]:
                 if request.id in cancelled:
                     self._end(request)
             self._count()
         return not self._stopping
 
-    def _rest(self) -> None:
-        """Check that nothing is left over, and give back what a long context took."""
-        self._slots.check()
-        cohort = self._executor.cohort
-        assert not cohort.slots, repr(cohort)
-        if cohort.nbytes > IDLE_BYTES_MAX:
-            cohort.reset()
-            mx.clear_cache()
-
     @property
     def _busy(self) -> bool:
         return bool(self._waiting or self._slots.seated)
 
-    def _step(self) -> None:
-        free = self._slots.free
-        next_in_line = list(islice(self._waiting, free))
-        plan = schedule(self._slots.seated, next_in_line, free, self._chunk_tokens)
-        if plan.is_empty:
-            return
-        outputs: list[Output] = []
-        try:
-            outputs += [self._seat(self._waiting[0]) for _ in range(plan.admit)]
-            result = self._execute(plan)
-        except Exception as error:
-            log.exception("a step failed", extra=facts(cohort=self._executor.cohort))
-            outputs += self._fail_all(error)
-        else:
-            outputs += self._apply(plan, result)
-        self._count()
-        if outputs:
-            self._deliver(outputs)
-
-    def _execute(self, plan: StepPlan) -> StepResult:
-        started_s = time.monotonic()
-        result = self._executor.run(plan)
-        self.counters.steps += 1
-        if plan.chunk is not None:
-            self.counters.prompt_tokens += plan.chunk.tokens
-            self.counters.prefill_s += time.monotonic() - started_s
-        if self.counters.steps % CLEAR_CACHE_EVERY == 0:
-            mx.clear_cache()
-        return result
-
-    def _apply(self, plan: StepPlan, result: StepResult) -> Sequence[Output]:
-        outputs: list[Output] = []
-        if plan.chunk is not None:
-            request = self._slots[plan.chunk.slot]
-            if request.wants_progress:
-                outputs.append(Prefilled(request.id, request.computed))
-            if not request.prompt_left and request.saving:
-                stop = min(request.saving.boundary, request.computed)
-                outputs += self._save(request, stop, SAVE_PROMPT_FROM)
-        now_s = time.monotonic()
-        for slot, token in result.tokens.items():
-            request = self._slots[slot]
-            if slot in result.broken:
-                self._end(request)
-                outputs.append(Failed(request.id, EngineFault("the model gave no finite scores")))
-                continue
-            if not request.output:
-                self.counters.prompt_tokens += 1
-            request.output.append(token)
-            self.counters.completion_tokens += 1
-            ended = finish(request)
-            if ended is not None:
-                outputs += self._save(request, request.computed, SAVE_END_FROM)
-                self._end(request)
-            outputs.append(Token(request.id, token, now_s, ended))
-        return outputs
-
-    def _save(self, request: Request, stop: int, worth: int) -> Sequence[Output]:
-        if request.saving is None or stop - request.saving.stored < worth:
-            return ()
-        sequence = [*request.prompt, *request.output][:stop]
-        return [
-            Saved(request.id, span, staged, array("I", sequence[: span.stop]).tobytes())
-            for span, staged in self._executor.save(request, stop)
-        ]
-
-    def _seat(self, request: Request) -> Output:
-        assert self._waiting.popleft() is request
-        request.enter(Phase.SEATED)
-        self._executor.cohort.join(self._slots.seat(request))
-        began_s = time.monotonic()
-        if request.restore is not None:
-            self._executor.restore(request, request.restore)
-            request.release()
-        now_s = time.monotonic()
-        return Seated(request.id, now_s, request.computed, now_s - began_s)
-
-    def _end(self, request: Request) -> None:
+    def _end(self, request: Request, *, park: bool = False) -> None:
         if request.phase is Phase.WAITING:
-            self._waiting.remove(request)
+            self._waiting.pop(request.id, None)
+        elif park:
+            self._seating.park(request)
         else:
-            filling = any(other.prompt_left for other in self._slots.seated if other is not request)
-            self._executor.cohort.leave(request.slot, keep_last=filling)
-            self._slots.leave(request)
+            self._seating.leave(request)
         request.enter(Phase.ENDED)
 
-    def _fail_all(self, error: Exception) -> Sequence[Output]:
-        """End every seated request and start from empty state: what was written is unknown."""
-        cause = (
-            error
-            if isinstance(error, BramleyError)
-            else EngineFault(f"the step failed: {type(error).__name__}: {error}"[:500])
-        )
-        outputs = [Failed(request.id, cause) for request in self._slots.seated]
-        for request in self._slots.seated:
-            self._slots.leave(request)
-            request.enter(Phase.ENDED)
-        self._executor.cohort.reset()
-        return outputs
+    def _fail(self, request: Request, error: BramleyError) -> None:
+        self._end(request)
+        self._outputs.append(Failed(request.id, error))
+
+    def _send(self) -> None:
+        if self._outputs:
+            outputs, self._outputs = self._outputs, []
+            self._count()
+            self._deliver(outputs)
 
     def _count(self) -> None:
         counters = self.counters
         counters.running = len(self._slots.seated)
         counters.waiting = len(self._waiting)
-        counters.waiting_prompt_tokens = sum(len(request.prompt) for request in self._waiting)
+        counters.waiting_prompt_tokens = sum(len(one.prompt) for one in self._waiting.values())
+        counters.parked = len(self._slots.parked)
+        counters.state_bytes = self._seating.nbytes
         counters.active_bytes = mx.get_active_memory()
+
+    # One step:
+
+    def _step(self) -> None:
+        self._admit()
+        seated = self._slots.seated
+        plan = schedule(seated, self._seating.numbers, self._executor.costs, self._limits)
+        if plan.chunk:
+            self._prefill(plan.chunk)
+        if plan.decode or plan.chunk:
+            self._decode()
+        self.counters.steps += 1
+        if self.counters.steps % CLEAR_CACHE_EVERY == 0:
+            mx.clear_cache()
+        self._send()
+
+    def _admit(self) -> None:
+        if not self._waiting:
+            return
+        seats = self._slots.free + len(self._slots.parked)
+        admission = admit(
+            self._slots.seated, list(self._waiting.values()), seats, self._executor.costs
+        )
+        for slot in admission.preempt:
+            self._preempt(self._slots[slot])
+        for request_id in admission.seat:
+            request = self._waiting[request_id]
+            try:
+                if not self._seating.has_room(request):
+                    break
+                self._outputs.append(self._seating.seat(request))
+                del self._waiting[request_id]
+                self._start_if_ready(request)
+            except Exception as error:
+                log.exception("a request got no seat", extra=facts(request=request_id))
+                self._fail(request, faults.told(error))
+                if faults.is_lack_of_memory(error):
+                    self._seating.release_memory()
+
+    def _preempt(self, request: Request) -> None:
+        """Send a request back to the queue; its state goes to the store, if there is one."""
+        self._land(self._seating.numbers[request.slot])
+        if request.phase is not Phase.SEATED:
+            return  # what was in flight ended it
+        self._save(request, request.computed, SAVE_END_FROM)
+        self._seating.leave(request)
+        request.computed = 0
+        if request.saving is not None:
+            request.saving.stored = 0
+        request.enter(Phase.WAITING)
+        self.counters.preemptions += 1
+        self._outputs.append(Preempted(request.id, request))
+
+    def _start_if_ready(self, request: Request) -> None:
+        if not request.prompt_left:
+            self._seating.cohort(request.slot).start_decoding(request.slot)
+
+    def _prefill(self, chunk: Sequence[Part]) -> None:
+        number = self._seating.numbers[chunk[0].slot]
+        for each in list(self._decoders):
+            self._land(each)  # so that the chunk's own time is measured, and no token waits for it
+        self._send()
+        requests = [self._slots[part.slot] for part in chunk]
+        tokens = [part.tokens for part in chunk]
+        cohort = self._seating.cohorts[number]
+        started_s = time.monotonic()
+        if not self._attempt(number, lambda: self._executor.prefill(cohort, requests, tokens)):
+            return
+        seconds = time.monotonic() - started_s
+        self._executor.costs.prefilled(len(chunk) * max(tokens), seconds)
+        self.counters.prompt_tokens += sum(tokens)
+        self.counters.prefill_s += seconds
+        for request in requests:
+            self._prefilled(request)
+
+    def _prefilled(self, request: Request) -> None:
+        if request.wants_progress:
+            self._outputs.append(Prefilled(request.id, request.computed))
+        saving = request.saving
+        if saving and (not request.prompt_left or request.computed == saving.boundary):
+            self._save(request, min(saving.boundary, request.computed), SAVE_PROMPT_FROM)
+        self._start_if_ready(request)
+
+    def _decode(self) -> None:
+        started_s = time.monotonic()
+        for number, cohort in list(self._seating.cohorts.items()):
+            decoder = self._decoder(number, cohort)
+            if decoder.flight is not None and decoder.flight.is_awaited:
+                self._land(number)
+                self._send()
+            if cohort.decoding:
+                self._launch(number, cohort, decoder)
+            elif decoder.flight is not None:
+                self._land(number)
+        self._executor.costs.decoded(time.monotonic() - started_s)
+
+    def _decoder(self, number: int, cohort: Cohort) -> Decoder:
+        decoder = self._decoders.get(number)
+        if decoder is None or decoder.cohort is not cohort:
+            decoder = self._decoders[number] = self._executor.decoder(cohort)
+        return decoder
+
+    def _launch(self, number: int, cohort: Cohort, decoder: Decoder) -> None:
+        requests = [self._slots[slot] for slot in cohort.slots[: cohort.decoding]]
+        before: list[Flight | None] = [None]
+
+        def launch() -> None:
+            before[0] = decoder.launch(requests)
+
+        if self._attempt(number, launch):
+            self._attempt(number, lambda: self._read(before[0]))
+            if self._decoders.get(number) is decoder:
+                self._attempt(number, decoder.draw)
+
+    def _land(self, number: int) -> None:
+        """Read what a cohort has in flight, so that the host knows every token."""
+        decoder = self._decoders.get(number)
+        flight = decoder.land() if decoder is not None else None
+        if flight is not None:
+            self._attempt(number, lambda: self._read(flight))
+
+    def _read(self, flight: Flight | None) -> None:
+        if flight is not None:
+            now_s = 0.0
+            for drawn in read(flight):
+                now_s = now_s or time.monotonic()
+                request = drawn.request
+                if request.phase is not Phase.SEATED:
+                    continue
+                try:
+                    self._apply(drawn, now_s)
+                except Exception as error:
+                    log.exception("a row failed", extra=facts(request=request.id))
+                    self._fail(request, faults.told(error))
+
+    def _apply(self, drawn: Drawn, now_s: float) -> None:
+        request = drawn.request
+        if drawn.is_broken:
+            self._fail(request, EngineFault("the model gave no finite scores"))
+            return
+        if not request.output:
+            self.counters.prompt_tokens += 1
+            if request.prompt_logprobs:
+                self._outputs.append(PromptLogprobs(request.id, tuple(request.prompt_logprobs)))
+        request.output.append(drawn.token)
+        self.counters.completion_tokens += 1
+        ended = finish(request)
+        if ended is not None:
+            self._save(request, request.computed, SAVE_END_FROM)
+            self._end(request, park=True)
+        self._outputs.append(Token(request.id, drawn.token, now_s, ended, drawn.logprob))
+
+    def _save(self, request: Request, stop: int, worth: int) -> None:
+        if request.saving is None or stop - request.saving.stored < worth:
+            return
+        for span, staged in self._seating.save(request, stop):
+            tokens = array("I", request.tokens(0, span.stop)).tobytes()
+            self._outputs.append(Saved(request.id, span, staged, tokens))
+
+    # What goes wrong:
+
+    def _attempt(self, number: int, work: Callable[[], None]) -> bool:
+        """Do part of a step for one cohort.
+
+        A lack of memory is met by giving back what nobody needs, and one more try; then the
+        newest request of the cohort ends. Any other fault leaves the cohort's state unknown:
+        all of its requests end.
+
+        Returns:
+            Whether it was done.
+        """
+        try:
+            work()
+        except Exception as error:
+            log.exception("a step failed", extra=facts(cohort=self._seating.cohorts[number]))
+            if not faults.is_lack_of_memory(error):
+                self._lose(number, error)
+                return False
+        else:
+            return True
+        try:
+            self._seating.release_memory()
+            self._seating.cohorts[number].evaluate()
+            work()
+        except Exception as error:
+            log.exception("it failed again, after memory was given back")
+            self._run_short(number, error)
+            return False
+        return True
+
+    def _run_short(self, number: int, error: Exception) -> None:
+        cohort = self._seating.cohorts[number]
+        seated = [one for one in self._slots.seated if self._seating.numbers[one.slot] == number]
+        try:
+            cohort.evaluate()  # whether the state is still what its lengths say
+        except Exception:
+            log.exception("its state is lost")
+            self._lose(number, error)
+            return
+        if seated:
+            self._fail(max(seated, key=lambda one: one.arrived_s), faults.told(error))
+
+    def _lose(self, number: int, error: Exception) -> None:
+        """End a cohort's requests and start from empty state: what was written is unknown."""
+        self._decoders.pop(number, None)
+        for request in self._seating.lose(number):
+            request.enter(Phase.ENDED)
+            self._outputs.append(Failed(request.id, faults.told(error)))

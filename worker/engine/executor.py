@@ -1,130 +1,124 @@
-"""Carries out one plan: rows, forward, sample, tokens. Last file of the walk.
+"""Carries out forwards: chunks of prompts here, decode steps in decoding.py. Last of the walk.
 
-The only place that evaluates the model. Runs on the engine's thread.
+The only place that runs the model. Runs on the engine's thread.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import mlx.core as mx
 
-from bramley.worker.cache.saved import Restore, Staged
-from bramley.worker.cache.snapshot import Span, copy_in, copy_out, part_bytes, span_bytes, spans
+from bramley.worker.cache.snapshot import part_bytes
 from bramley.worker.engine.cohort import IDLE_BYTES_MAX, Cohort
-from bramley.worker.engine.plan import Chunk, StepPlan, StepResult
-from bramley.worker.engine.slots import Slots
+from bramley.worker.engine.costs import Costs
+from bramley.worker.engine.decoding import Decoder
 from bramley.worker.models.contract import LanguageModel
-from bramley.worker.request import Request
-from bramley.worker.sampling.sampler import Draw, sample
+from bramley.worker.request import Request, TokenLogprob
+from bramley.worker.sampling.sampler import prompt_logprobs
+
+_WARM_TOKENS = 64
 
 
 class Executor:
-    """A model, the cohort that runs through it, and the seats that say what each row reads.
+    """A model, and what makes the cohorts that run through it.
 
     Attributes:
-        cohort: changed by the engine between steps, and by no one within.
+        costs: of forwards, as measured.
+        waste_columns: padding that costs a forward as much as one more forward would.
+        workspace_bytes: the most that a chunk took beside state and weights so far.
     """
 
-    def __init__(self, model: LanguageModel, cohort: Cohort, slots: Slots) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        make_cohort: Callable[[], Cohort],
+        *,
+        heads: int = 1,
+        waste_columns: int = 4096,
+    ) -> None:
         self._model = model
-        self.cohort = cohort
-        self._slots = slots
+        self._make_cohort = make_cohort
+        self.heads = heads
+        self.waste_columns = waste_columns
+        self.costs = Costs()
+        self.workspace_bytes = 0
 
-    def warm_up(self, columns_max: int) -> None:
-        """Run both shapes of forward once, so that no request pays for first use.
+    def cohort(self) -> Cohort:
+        """Make an empty cohort."""
+        return self._make_cohort()
+
+    def decoder(self, cohort: Cohort) -> Decoder:
+        """Make what decodes a cohort's rows."""
+        return Decoder(self._model, cohort)
+
+    def warm_up(self, cohort: Cohort, columns_max: int) -> None:
+        """Run both shapes of forward, so that no request pays for first use, and time them.
 
         Args:
+            cohort: empty, and empty again afterwards.
             columns_max: room of the first row at most; memory is slowest when it is new, so
                 a row is made as long as an idle engine may keep it anyway.
         """
-        table = self.cohort.table
-        self.cohort.join(0)
-        for columns in (2, 1):
-            table.begin(range(1), columns)
-            logits = self._model(mx.zeros((1, columns), mx.int32), cache=self.cohort.layers)
-            table.commit()
-            self.cohort.evaluate(logits)
-        self.cohort.leave(0, keep_last=False)
-        token_bytes = part_bytes(self.cohort.layers, 1)
-        columns = min(columns_max, IDLE_BYTES_MAX // token_bytes)
-        for layer in self.cohort.layers:
+        cohort.join(0)
+        tokens = min(_WARM_TOKENS, columns_max)
+        for columns in (tokens, 1, 1, tokens):
+            started_s = time.monotonic()
+            cohort.empty(0)
+            cohort.table.begin(range(1), columns)
+            cohort.prepare()
+            logits = self._model(mx.zeros((1, columns), mx.int32), cache=cohort.layers)
+            cohort.evaluate(logits)
+            cohort.table.commit()
+            seconds = time.monotonic() - started_s
+            if columns == 1:
+                self.costs.forward_s = seconds
+        self.costs.token_s = max(seconds - self.costs.forward_s, seconds / 4) / tokens
+        cohort.leave(0)
+        columns = min(columns_max, IDLE_BYTES_MAX // part_bytes(cohort.layers, 1))
+        for layer in cohort.layers:
             layer.reserve(1, columns)
 
-    def restore(self, request: Request, restore: Restore) -> None:
-        """Copy a stored prefix into the request's row, which is empty.
-
-        A prefix whose memory was taken back meanwhile is not used: the row stays empty.
-        """
-        cohort, row = self.cohort, self.cohort.row(request.slot)
-        for part in restore.parts:
-            copy_in(cohort.layers, row, part.first, part.tokens, part.memory, part.held)
-        cohort.table.lengths[row] = request.computed = restore.tokens
-        if not restore.is_held():
-            for layer in cohort.layers:
-                layer.clear_row(row)
-            cohort.table.lengths[row] = request.computed = 0
-
-    def save(self, request: Request, stop: int) -> list[tuple[Span, Staged]]:
-        """Copy what is not stored yet of the row's first ``stop`` tokens into staging.
-
-        Returns:
-            Each span that there was room for; none comes after one that was refused.
-        """
-        saving, layers = request.saving, self.cohort.layers
-        assert saving is not None
-        taken: list[tuple[Span, Staged]] = []
-        for span in spans(saving.stored, stop, saving.extent_blocks):
-            staged = saving.stage(span_bytes(layers, span))
-            if staged is None:
-                break
-            copy_out(layers, self.cohort.row(request.slot), span, staged.view)
-            saving.stored = span.stop
-            taken.append((span, staged))
-        return taken
-
-    def run(self, plan: StepPlan) -> StepResult:
-        """Compute a plan's chunk, then its decode rows.
+    def prefill(self, cohort: Cohort, requests: Sequence[Request], tokens: Sequence[int]) -> None:
+        """Compute the next so many tokens of each request's sequence, in one forward.
 
         A forward that raises leaves every length as it was (law 12 of the state contract).
-
-        Returns:
-            One token for each slot of ``plan.decode``.
         """
-        if plan.chunk is not None:
-            self._prefill(plan.chunk)
-        if not plan.decode:
-            return StepResult()
-        return self._decode([self._slots[slot] for slot in plan.decode])
-
-    def _prefill(self, chunk: Chunk) -> None:
-        request, table = self._slots[chunk.slot], self.cohort.table
-        row = self.cohort.row(chunk.slot)
-        tokens = request.prompt[request.computed : request.computed + chunk.tokens]
-        table.begin(range(row, row + 1), chunk.tokens)
-        self._model(mx.array([list(tokens)]), cache=self.cohort.layers)
-        table.commit()
-        self.cohort.evaluate()  # the state alone: nobody needs these logits
-        request.computed += chunk.tokens
-
-    def _decode(self, requests: Sequence[Request]) -> StepResult:
-        table = self.cohort.table
-        rows = {request.slot: self.cohort.row(request.slot) for request in requests}
-        requests = sorted(requests, key=lambda request: rows[request.slot])
-        assert [rows[request.slot] for request in requests] == list(range(len(requests)))
-        table.begin(range(len(requests)), 1)
-        inputs = mx.array([[request.next_input] for request in requests])
-        logits = self._model(inputs, cache=self.cohort.layers)[:, -1, :]
-        table.commit()
-        draws = [Draw(request.sampling, request.next_position) for request in requests]
-        tokens = sample(logits, draws)
-        broken = mx.isnan(mx.sum(logits, axis=-1))
-        self.cohort.evaluate(tokens, broken)
-        for request in requests:
-            request.computed += 1
-        order = [request.slot for request in requests]
-        drawn = cast("list[int]", tokens.tolist())
-        flags = cast("list[bool]", broken.tolist())
-        return StepResult(
-            tokens=dict(zip(order, drawn, strict=True)),
-            broken=frozenset(slot for slot, flag in zip(order, flags, strict=True) if flag),
+        rows = cohort.line_up([request.slot for request in requests])
+        columns = max(tokens)
+        ids = [
+            [*new, *[0] * (columns - len(new))]
+            for request, count in zip(requests, tokens, strict=True)
+            for new in [request.tokens(request.computed, request.computed + count)]
+        ]
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        cohort.table.begin(rows, columns, tokens)
+        cohort.prepare()
+        logits = self._model(mx.array(ids), cache=cohort.layers)
+        if requests[0].wants_prompt_logprobs:
+            requests[0].prompt_logprobs += self._prompt_logprobs(logits[0], requests[0])
+        cohort.evaluate()  # the state alone: nobody needs these logits
+        cohort.table.commit()
+        grown = max(mx.get_active_memory() - before, 0)
+        self.workspace_bytes = max(
+            self.workspace_bytes, mx.get_peak_memory() - before - grown
         )
+        for request, count in zip(requests, tokens, strict=True):
+            request.computed += count
+
+    def _prompt_logprobs(self, logits: mx.array, request: Request) -> Sequence[TokenLogprob]:
+        asked = request.logprobs
+        assert asked is not None
+        first = request.computed + 1
+        targets = mx.array(request.tokens(first, first + logits.shape[0]))
+        told = prompt_logprobs(logits, targets, asked.top)
+        mx.eval([array for array in told if array is not None])
+        chosen, ids, tops = (
+            cast("list[list[float]]", array.tolist()) if array is not None else [[]] * len(targets)
+            for array in told
+        )
+        return [
+            TokenLogprob(cast("float", one), tuple(map(int, i)), tuple(t))
+            for one, i, t in zip(chosen, ids, tops, strict=True)
+        ]

@@ -10,6 +10,7 @@ from bramley.common.errors import BramleyError
 from bramley.worker.cache.saved import Staged
 from bramley.worker.cache.snapshot import Span
 from bramley.worker.engine.stopping import Finish
+from bramley.worker.request import Request, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +36,6 @@ class Prefilled:
 
     request_id: str
     tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """How likely the model found a token, and the best alternatives, most likely first."""
-
-    logprob: float
-    top_ids: tuple[int, ...] = ()
-    top_logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +68,14 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempted:
+    """It lost its seat to another; submit it again, with what is stored of it by then."""
+
+    request_id: str
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """It ended without a finish."""
 
@@ -83,5 +83,5 @@ class Failed:
     error: BramleyError
 
 
-Output = Seated | Prefilled | PromptLogprobs | Token | Saved | Failed
+Output = Seated | Prefilled | PromptLogprobs | Token | Saved | Preempted | Failed
 Deliver = Callable[[Sequence[Output]], None]

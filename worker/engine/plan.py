@@ -1,11 +1,23 @@
-"""What one step does, and what came of it: data between scheduler, executor and engine."""
+"""What one step does: data between scheduler, executor and engine."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class Admission:
+    """Who takes a seat now.
+
+    Attributes:
+        preempt: slots of bulk requests that go back to the queue first.
+        seat: ids of waiting requests, in the order in which they are seated.
+    """
+
+    preempt: tuple[int, ...] = ()
+    seat: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
     """So many of a slot's next prompt tokens are computed."""
 
     slot: int
@@ -17,29 +29,9 @@ class StepPlan:
     """The scheduler's decision.
 
     Attributes:
-        admit: how many of the waiting, from the front, take a seat first.
-        chunk: part of one prompt to prefill, before decoding.
-        decode: slots that get one token each.
+        chunk: prompt tokens to prefill in one forward, before decoding; all of one cohort.
+        decode: whether every row that is ready gets one token.
     """
 
-    admit: int = 0
-    chunk: Chunk | None = None
-    decode: tuple[int, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to do until something is submitted."""
-        return not self.admit and self.chunk is None and not self.decode
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What the executor got.
-
-    Attributes:
-        tokens: by slot, the token drawn.
-        broken: slots whose logits were not finite: their tokens mean nothing.
-    """
-
-    tokens: Mapping[int, int] = field(default_factory=dict[int, int])
-    broken: frozenset[int] = frozenset()
+    chunk: tuple[Part, ...] = ()
+    decode: bool = False

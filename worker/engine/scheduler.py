@@ -1,45 +1,183 @@
-"""Decides what each step does. Pure: requests in, a plan out.
+"""Decides who is seated and what each step does. Pure: requests in, a plan out.
 
 Next in the walk: worker/engine/executor.py, which carries the plan out.
 
-Rules, in this order:
+Order. Each request has a *due time*: its arrival, plus the estimate of its prefill, plus what its
+class concedes to others. The earliest goes first. So short and cached prompts overtake long
+ones, urgent classes overtake others, and whoever has waited long enough overtakes both.
+
+Rules:
   1. Rows that are ready decode, all of them, every step.
-  2. One prompt at a time is prefilled, oldest first, a chunk a step, down to its last token.
-     That one is the row's first decode step (the *tail split*), so a prompt of one token is
-     ready at once.
-  3. The next in line is seated when a seat is free and no prompt is being prefilled.
+  2. Prefill is time-shared. Beside rows that decode, a chunk takes SHARED_S at most, and after a
+     chunk decoding gets as long as the chunk took. Alone, a chunk takes ALONE_S at most.
+  3. A prompt is prefilled down to its last token, which is the row's first decode step (the
+     *tail split*). Prompts of one cohort share a chunk while they have few tokens left together.
+  4. A waiting request is seated when it would be prefilled next, or could share the chunk of the
+     one that is. A request that follows a leader waits until the leader's prompt is computed.
+  5. Without a seat, a request that is due earlier than a bulk request takes the bulk one's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from bramley.worker.engine.plan import Chunk, StepPlan
-from bramley.worker.request import Request
+from bramley.worker.engine.costs import Costs
+from bramley.worker.engine.plan import Admission, Part, StepPlan
+from bramley.worker.request import Phase, Priority, Request
+
+SHARED_S = 0.25
+ALONE_S = 1.0
+# Tokens that several prompts may have left together to share a chunk.
+SHARE_TOKENS = 2048
+PADDING_MAX = 4  # how many times the columns that it needs a prompt may compute
+WORKSPACE_BYTES = 1 << 30
+SHAPE_TOKENS = 16  # chunks are multiples of it, so that few shapes occur
+SCORE_BYTES = 4
+LOGITS_TOKENS = 256  # of a chunk whose logits are wanted: each takes a float for every word
+# Seconds that a class lets others go first.
+CONCEDES_S = {
+    Priority.SYSTEM: -10.0,
+    Priority.INTERACTIVE: 0.0,
+    Priority.DEFAULT: 5.0,
+    Priority.BULK: 60.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a chunk.
+
+    Attributes:
+        chunk_tokens: of one chunk at most.
+        heads: query heads of a layer: attention scores of a chunk take memory for each.
+    """
+
+    chunk_tokens: int
+    heads: int = 1
+
+
+def due_s(request: Request, costs: Costs) -> float:
+    """When a request is due: the earliest is served first."""
+    return request.arrived_s + costs.seconds(left_of(request)) + CONCEDES_S[request.priority]
+
+
+def left_of(request: Request) -> int:
+    """Tokens to compute before its next decode step, those aside that will be restored."""
+    restored = request.restore.tokens if request.restore is not None else 0
+    return max(request.prompt_left - restored, 0)
+
+
+def admit(
+    seated: Sequence[Request], waiting: Sequence[Request], seats: int, costs: Costs
+) -> Admission:
+    """Choose whom to seat now.
+
+    Args:
+        seated: all that have a seat.
+        waiting: in any order.
+        seats: that are free, or held by parked rows.
+        costs: as measured.
+
+    Returns:
+        The next ones in line, or nobody.
+    """
+    line = sorted(_eligible(waiting), key=lambda request: due_s(request, costs))
+    filling = [request for request in seated if request.prompt_left]
+    seat: list[str] = []
+    for request in line:
+        left = left_of(request)
+        if filling and left and not _joins(request, filling, costs):
+            break
+        if len(seat) == seats:
+            victim = _victim(seated, request, costs) if not seat else None
+            return Admission((victim.slot,), (request.id,)) if victim else Admission((), (*seat,))
+        seat.append(request.id)
+        if left:
+            filling.append(request)
+    return Admission((), (*seat,))
+
+
+def _eligible(waiting: Sequence[Request]) -> Iterator[Request]:
+    for request in waiting:
+        leader = request.leader
+        follows = leader is not None and (
+            leader.phase is Phase.WAITING or (leader.phase is Phase.SEATED and leader.prompt_left)
+        )
+        if not follows:
+            yield request
+
+
+def _joins(request: Request, filling: Sequence[Request], costs: Costs) -> bool:
+    """Whether a request would go before the prompts being prefilled, or along with them."""
+    if due_s(request, costs) < min(due_s(other, costs) for other in filling):
+        return True
+    left = left_of(request) + sum(left_of(other) for other in filling)
+    return left <= SHARE_TOKENS
+
+
+def _victim(seated: Sequence[Request], head: Request, costs: Costs) -> Request | None:
+    bulk = [one for one in seated if one.priority is Priority.BULK]
+    if head.priority is Priority.BULK or not bulk:
+        return None
+    newest = max(bulk, key=lambda request: request.arrived_s)
+    return newest if due_s(head, costs) < due_s(newest, costs) else None
 
 
 def schedule(
-    seated: Sequence[Request], waiting: Sequence[Request], free: int, chunk_tokens: int
+    seated: Sequence[Request], cohorts: Mapping[int, int], costs: Costs, limits: Limits
 ) -> StepPlan:
     """Plan the next step.
 
     Args:
-        seated: in order of arrival.
-        waiting: in order of arrival; more than ``free`` of them is of no use.
-        free: seats that nobody has.
-        chunk_tokens: prompt tokens of one step at most.
+        seated: all that have a seat.
+        cohorts: which cohort each slot belongs to.
+        costs: as measured.
+        limits: of a chunk.
 
     Returns:
-        A plan that is empty only if there is nothing to do.
+        A plan that does nothing only if nobody is seated.
     """
-    decode = tuple(request.slot for request in seated if not request.prompt_left)
+    decode = any(not request.prompt_left for request in seated)
     filling = [request for request in seated if request.prompt_left]
-    if filling:
-        first = filling[0]
-        chunk = Chunk(first.slot, min(first.prompt_left, chunk_tokens))
-        return StepPlan(chunk=chunk, decode=decode)
-    # Up to and including the first that needs a prefill; those before it are ready at once.
-    admit = 0
-    for request in waiting[:free]:
-        admit += 1
-        if request.prompt_left:
+    if not filling or (decode and costs.owed_s > 0.0):
+        return StepPlan((), decode)
+    filling.sort(key=lambda request: due_s(request, costs))
+    head = filling[0]
+    tokens = _chunk_tokens(head, costs, limits, SHARED_S if decode else ALONE_S)
+    return StepPlan(_shared(filling, cohorts, tokens), decode)
+
+
+def _chunk_tokens(head: Request, costs: Costs, limits: Limits, seconds: float) -> int:
+    most = LOGITS_TOKENS if head.wants_prompt_logprobs else limits.chunk_tokens
+    tokens = min(costs.tokens(seconds), most)
+
+    def workspace() -> int:
+        return limits.heads * tokens * (head.computed + tokens) * SCORE_BYTES
+
+    while tokens > SHAPE_TOKENS and workspace() > WORKSPACE_BYTES:
+        tokens //= 2
+    return max(tokens // SHAPE_TOKENS * SHAPE_TOKENS, min(SHAPE_TOKENS, most))
+
+
+def _shared(
+    filling: Sequence[Request], cohorts: Mapping[int, int], tokens: int
+) -> tuple[Part, ...]:
+    """Give the chunk to the first prompt, and what it leaves over to others of its cohort."""
+    head = filling[0]
+    wanted = {one.slot: one.next_stop - one.computed for one in filling}
+    chosen = [head.slot]
+    columns = min(wanted[head.slot], tokens)
+    left = head.prompt_left
+    for other in filling[1:]:
+        if head.wants_prompt_logprobs or other.wants_prompt_logprobs:
+            continue
+        if cohorts[other.slot] != cohorts[head.slot]:
+            continue
+        rows = [*chosen, other.slot]
+        wider = max(columns, min(wanted[other.slot], tokens // len(rows)))
+        left += other.prompt_left
+        # Every row computes as many columns as the widest, and waits for it.
+        alike = PADDING_MAX * min(wanted[slot] for slot in rows) >= wider
+        if left > SHARE_TOKENS or len(rows) * wider > tokens or not alike:
             break
-    return StepPlan(admit=admit, decode=decode)
+        chosen, columns = rows, wider
+    return tuple(Part(slot, min(wanted[slot], columns)) for slot in chosen)

@@ -1,7 +1,8 @@
-"""What the engine asks of a model: one call."""
+"""What the engine asks of a model: one call, and what state its layers keep."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import mlx.core as mx
 
@@ -20,3 +21,18 @@ class LanguageModel(Protocol):
             Logits, (B, L, V).
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCache:
+    """The state that one layer keeps between steps.
+
+    Attributes:
+        kind: "full" holds every position, "rotating" the last ``window`` of them and the first
+            ``keep``, "recurrent" a fixed size, "composite" several ``parts``.
+    """
+
+    kind: Literal["full", "rotating", "recurrent", "composite", "unknown"]
+    window: int = 0
+    keep: int = 0
+    parts: tuple["LayerCache", ...] = ()

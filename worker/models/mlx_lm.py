@@ -12,12 +12,13 @@ import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx import nn
 from mlx import utils as trees
 
+from bramley.worker.models.contract import LayerCache
 from bramley.worker.models.errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class LoadedModel:
         config_eos_token_ids: end tokens by its configuration files. The tokenizer knows one
             more: text.tokenizer.Tokenizer.eos_token_ids holds all of them.
         dtype: what it computes in, as in "float32".
+        heads: query heads of a layer.
+        nbytes: of its parameters.
         generation_defaults: sampling values by its generation_config.json.
         revision: changes with config.json and with the names and sizes of the weight files.
             It does not read the weights, so it does not tell two fine-tunes of one shape apart.
@@ -68,6 +71,8 @@ class LoadedModel:
     vocabulary: int
     config_eos_token_ids: frozenset[int]
     dtype: str
+    heads: int
+    nbytes: int
     generation_defaults: dict[str, float]
     revision: str
 
@@ -103,6 +108,8 @@ def load_model(folder: Path, *, dequantize: bool) -> LoadedModel:
         vocabulary=logits.shape[-1],
         config_eos_token_ids=_config_eos_token_ids(folder),
         dtype=str(logits.dtype).removeprefix("mlx.core."),
+        heads=_heads(config),
+        nbytes=sum(array.nbytes for _, array in _tree_flatten(model.parameters())),
         generation_defaults=_generation_defaults(generation),
         revision=_revision(folder),
     )
@@ -126,21 +133,6 @@ def load_tokenizer(folder: Path) -> TokenizerWrapper:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         raise ModelError(f"{folder} holds no usable tokenizer: {_told(error)}") from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCache:
-    """The state that one layer keeps between steps.
-
-    Attributes:
-        kind: "full" holds every position, "rotating" the last ``window`` of them and the first
-            ``keep``, "recurrent" a fixed size, "composite" several ``parts``.
-    """
-
-    kind: Literal["full", "rotating", "recurrent", "composite", "unknown"]
-    window: int = 0
-    keep: int = 0
-    parts: tuple["LayerCache", ...] = ()
 
 
 def layer_caches(model: nn.Module) -> list[LayerCache]:
@@ -204,6 +196,7 @@ def _to_float32(model: nn.Module) -> None:
 
 _tree_map = cast("Callable[[Callable[[Any], Any], Any], Any]", trees.tree_map)
 _tree_unflatten = cast("Callable[[Any], Any]", trees.tree_unflatten)
+_tree_flatten = cast("Callable[[Any], list[tuple[str, mx.array]]]", trees.tree_flatten)
 
 
 def _as_float32(value: object) -> object:
@@ -248,6 +241,14 @@ def _context_tokens(config: Config) -> int:
             if isinstance(table.get(key), int) and table[key] > 0:
                 return table[key]
     return 1 << 20
+
+
+def _heads(config: Config) -> int:
+    for table in (config, _text_config(config)):
+        for key in ("num_attention_heads", "n_head", "n_heads"):
+            if isinstance(table.get(key), int):
+                return table[key]
+    return 32
 
 
 def _text_config(config: Config) -> Config:

@@ -1,67 +1,219 @@
 """What the scheduler decides: each test is one rule of its docstring."""
 
-from bramley.worker.engine.plan import Chunk, StepPlan
-from bramley.worker.engine.scheduler import schedule
-from bramley.worker.request import Phase, Request, StopRule
+import pytest
+
+from bramley.worker.cache.saved import Restore, Saving, StoredPart
+from bramley.worker.engine.costs import Costs
+from bramley.worker.engine.plan import Admission, Part, StepPlan
+from bramley.worker.engine.scheduler import ALONE_S, SHARED_S, Limits, admit, due_s, schedule
+from bramley.worker.request import LogprobRule, Phase, Priority, Request, StopRule
 from bramley.worker.sampling.params import SamplingParams
 
+COSTS = Costs(forward_s=1 / 16, token_s=1 / 1024)  # 192 tokens in SHARED_S, 960 in ALONE_S
+LIMITS = Limits(chunk_tokens=2048)
 
-def request(prompt: int, *, computed: int = 0, slot: int = -1, outputs: int = 0) -> Request:
+
+def request(
+    prompt: int,
+    *,
+    computed: int = 0,
+    slot: int = -1,
+    at_s: float = 0.0,
+    priority: Priority = Priority.DEFAULT,
+    restored: int = 0,
+    leader: Request | None = None,
+    outputs: int = 0,
+) -> Request:
+    part = StoredPart(0, restored, restored, memoryview(b""))
     return Request(
-        id=f"r{slot}",
+        id=f"p{prompt} at {at_s}",
         prompt=[1] * prompt,
         stop=StopRule(max_tokens=10),
         sampling=SamplingParams(),
+        priority=priority,
+        leader=leader,
+        arrived_s=at_s,
         computed=computed,
         output=[2] * outputs,
         slot=slot,
         phase=Phase.SEATED if slot >= 0 else Phase.WAITING,
+        restore=Restore((part,), lambda: True, lambda: None) if restored else None,
     )
 
 
-def plan(
-    seated: list[Request], waiting: list[Request] | None = None, *, free: int = 8, chunk: int = 16
-) -> StepPlan:
-    return schedule(seated, waiting or [], free, chunk)
+def plan(*seated: Request, owed_s: float = 0.0, limits: Limits = LIMITS) -> StepPlan:
+    costs = Costs(COSTS.forward_s, COSTS.token_s, owed_s)
+    return schedule(seated, {one.slot: 0 for one in seated}, costs, limits)
 
 
-def test_nothing_to_do_is_an_empty_plan() -> None:
-    assert plan([]).is_empty
+def seats(*waiting: Request, seated: tuple[Request, ...] = (), free: int = 8) -> list[str]:
+    return list(admit(seated, waiting, free, COSTS).seat)
 
 
-def test_every_ready_row_decodes() -> None:
-    seated = [request(5, computed=4, slot=3), request(1, slot=0), request(4, computed=6, slot=1)]
-    assert plan(seated) == StepPlan(decode=(3, 0, 1))
+
+
+def decoding() -> Request:
+    return request(5, computed=5, slot=7, outputs=1)
+
+
+def test_nobody_seated_is_nothing_to_do() -> None:
+    assert plan() == StepPlan()
+
+
+def test_ready_rows_decode() -> None:
+    assert plan(request(5, computed=4, slot=3), request(1, slot=0)) == StepPlan((), decode=True)
 
 
 def test_a_prompt_is_prefilled_down_to_its_last_token() -> None:
-    assert plan([request(10, slot=0)]).chunk == Chunk(0, 9)
-    assert plan([request(10, computed=9, slot=0)]) == StepPlan(decode=(0,))
+    assert plan(request(10, slot=0)).chunk == (Part(0, 9),)
+    assert plan(request(10, computed=9, slot=0)) == StepPlan((), decode=True)
 
 
-def test_a_long_prompt_is_prefilled_in_chunks() -> None:
-    assert plan([request(100, slot=0)]).chunk == Chunk(0, 16)
-    assert plan([request(100, computed=96, slot=0)]).chunk == Chunk(0, 3)
+def test_a_preempted_request_computes_its_own_output_again() -> None:
+    assert plan(request(10, slot=0, outputs=4)).chunk == (Part(0, 13),)
 
 
-def test_decoding_goes_on_beside_a_prefill() -> None:
-    seated = [request(3, computed=2, slot=0), request(100, slot=1)]
-    assert plan(seated) == StepPlan(chunk=Chunk(1, 16), decode=(0,))
+def test_alone_a_chunk_takes_a_second_at_most() -> None:
+    assert COSTS.tokens(ALONE_S) == 960
+    assert plan(request(5000, slot=0)).chunk == (Part(0, 960),)
 
 
-def test_the_oldest_prompt_is_prefilled_first() -> None:
-    assert plan([request(50, slot=4), request(9, slot=2)]).chunk == Chunk(4, 16)
+def test_beside_decoding_rows_a_chunk_takes_a_quarter_of_a_second() -> None:
+    assert COSTS.tokens(SHARED_S) == 192
+    assert plan(request(5000, slot=0), decoding()) == StepPlan((Part(0, 192),), decode=True)
 
 
-def test_nobody_is_seated_while_a_prompt_is_prefilled() -> None:
-    assert plan([request(50, slot=0)], [request(5)]).admit == 0
+def test_chunks_are_multiples_of_sixteen() -> None:
+    assert plan(request(5000, slot=0), limits=Limits(chunk_tokens=100)).chunk == (Part(0, 96),)
+    assert plan(request(5000, slot=0), limits=Limits(chunk_tokens=5)).chunk == (Part(0, 5),)
 
 
-def test_the_next_in_line_is_seated_one_prefill_at_a_time() -> None:
-    assert plan([], [request(5), request(5)]).admit == 1
-    assert plan([], [request(1), request(1), request(5), request(5)]).admit == 3
+def test_after_a_chunk_decoding_gets_as_long_as_it_took() -> None:
+    costs = Costs(COSTS.forward_s, COSTS.token_s)
+    costs.prefilled(200, 0.25)
+    seated = [request(5000, slot=0), decoding()]
+    steps = 0
+    while not schedule(seated, {0: 0, 7: 0}, costs, LIMITS).chunk:
+        costs.decoded(0.06)
+        steps += 1
+    assert steps == 5
 
 
-def test_no_more_are_seated_than_seats_are_free() -> None:
-    assert plan([], [request(1)] * 5, free=2).admit == 2
-    assert plan([request(2, computed=1, slot=0)], [request(1)], free=0).admit == 0
+def test_what_is_owed_does_not_hold_up_a_prompt_that_is_alone() -> None:
+    assert plan(request(5000, slot=0), owed_s=1.0).chunk
+
+
+def test_a_chunk_is_halved_until_its_attention_fits_the_workspace() -> None:
+    wide = Limits(chunk_tokens=2048, heads=64)
+    deep = request(200_000, computed=100_000, slot=0)
+    (part,) = plan(deep, limits=wide).chunk
+    assert 64 * part.tokens * (100_000 + part.tokens) * 4 <= 1 << 30
+    assert 64 * 4 * part.tokens * (100_000 + 4 * part.tokens) * 4 > 1 << 30
+
+
+def test_a_chunk_pauses_where_a_state_must_be_copied() -> None:
+    one = request(100, slot=0)
+    one.saving = Saving(stage=lambda _: None, boundary=40, extent_blocks=1, pauses=True)
+    assert plan(one).chunk == (Part(0, 40),)
+    one.computed = 40
+    assert plan(one).chunk == (Part(0, 59),)
+
+
+def test_a_prompt_whose_logits_are_wanted_has_small_chunks_of_its_own() -> None:
+    one, other = request(600, slot=0), request(600, slot=1)
+    one.logprobs = LogprobRule(prompt=True)
+    assert plan(one, other).chunk == (Part(0, 256),)
+
+
+def test_short_prompts_of_one_cohort_share_a_chunk() -> None:
+    prompts = [request(length, slot=slot) for slot, length in enumerate((20, 33, 9, 30))]
+    assert plan(*prompts).chunk == (Part(2, 8), Part(0, 19), Part(3, 29), Part(1, 32))
+    apart = schedule(prompts, {0: 0, 1: 1, 2: 0, 3: 1}, COSTS, LIMITS)
+    assert [part.slot for part in apart.chunk] == [2, 0]
+
+
+def test_long_prompts_are_prefilled_one_after_the_other() -> None:
+    assert plan(request(1500, slot=0), request(1600, slot=1)).chunk == (Part(0, 960),)
+
+
+def test_rows_that_would_be_mostly_padding_do_not_share() -> None:
+    assert plan(request(4, slot=0), request(900, slot=1)).chunk == (Part(0, 3),)
+
+
+def test_the_short_goes_before_the_long() -> None:
+    long, short = request(2000, slot=0), request(20, slot=1, at_s=1.0)
+    assert plan(long, short, decoding()).chunk == (Part(1, 19),)
+
+
+def test_but_not_for_ever() -> None:
+    long, late = request(2000, slot=0), request(20, slot=1, at_s=2.5)
+    assert plan(long, late, decoding()).chunk[0].slot == 0
+
+
+def test_the_waiting_are_seated_in_order_of_their_due_times() -> None:
+    assert seats(request(30), request(20), free=2) == ["p20 at 0.0", "p30 at 0.0"]
+    assert seats(request(20, at_s=1.0), request(30), free=1) == ["p30 at 0.0"]
+
+
+def test_a_cached_prompt_counts_by_what_is_left_of_it() -> None:
+    cached = request(2000, restored=1990)
+    assert seats(request(100), cached, free=1) == [cached.id]
+
+
+@pytest.mark.parametrize("urgent", [Priority.SYSTEM, Priority.INTERACTIVE, Priority.DEFAULT])
+def test_an_urgent_class_goes_first(urgent: Priority) -> None:
+    bulk = request(10, priority=Priority.BULK)
+    later = request(10, at_s=4.0, priority=urgent)
+    assert seats(bulk, later, free=1) == [later.id]
+
+
+def test_a_class_that_waited_long_enough_goes_first() -> None:
+    bulk = request(10, priority=Priority.BULK)
+    assert seats(bulk, request(10, at_s=56.0), free=1) == [bulk.id]
+
+
+def test_nobody_is_seated_behind_a_long_prefill() -> None:
+    long = request(4000, slot=0)
+    assert seats(request(4000, at_s=1.0), seated=(long,)) == []
+    assert seats(request(20, at_s=1.0), seated=(long,)) == ["p20 at 1.0"]
+
+
+def test_a_prompt_of_one_token_is_seated_at_once() -> None:
+    assert seats(request(1, at_s=9.0), seated=(request(4000, slot=0),)) == ["p1 at 9.0"]
+
+
+def test_those_who_can_share_a_chunk_are_seated_together() -> None:
+    assert len(seats(*[request(500, at_s=n) for n in range(6)])) == 4
+
+
+def test_no_more_are_seated_than_there_are_seats() -> None:
+    assert len(seats(*[request(1)] * 5, free=2)) == 2
+
+
+def test_a_follower_waits_for_its_leader_s_prompt() -> None:
+    leader = request(100)
+    follower = request(100, leader=leader)
+    assert seats(leader, follower) == [leader.id]
+    leader.phase, leader.slot, leader.computed = Phase.SEATED, 0, 40
+    assert seats(follower, seated=(leader,)) == []
+    leader.computed = 99
+    assert seats(follower, seated=(leader,)) == [follower.id]
+    leader.phase = Phase.ENDED
+    assert seats(follower) == [follower.id]
+
+
+def test_the_newest_bulk_request_gives_its_seat_to_an_urgent_one() -> None:
+    old = request(5, computed=5, slot=3, outputs=1, priority=Priority.BULK)
+    new = request(5, computed=5, slot=4, outputs=1, priority=Priority.BULK, at_s=1.0)
+    urgent = request(10, at_s=2.0)
+    assert admit([old, new], [urgent], 0, COSTS) == Admission((4,), (urgent.id,))
+    assert admit([old, new], [urgent], 1, COSTS) == Admission((), (urgent.id,))
+
+
+def test_bulk_does_not_preempt_bulk_and_nobody_preempts_one_that_is_due_earlier() -> None:
+    bulk = request(5, computed=5, slot=4, outputs=1, priority=Priority.BULK)
+    other = request(10, at_s=1.0, priority=Priority.BULK)
+    assert admit([bulk], [other], 0, COSTS) == Admission()
+    late = request(10, at_s=58.0)
+    assert due_s(bulk, COSTS) < due_s(late, COSTS)
+    assert admit([bulk], [late], 0, COSTS) == Admission()

@@ -23,11 +23,27 @@ def test_a_seat_is_given_to_one_request_at_a_time_and_comes_back() -> None:
     slots.check()
 
 
+def test_a_parked_row_keeps_its_seat_until_it_is_resumed_or_cleared() -> None:
+    slots = Slots(2)
+    first, second = request("a"), request("b")
+    for one in (first, second):
+        slots.seat(one)
+        one.output, one.computed = [5, 6], 2
+        slots.park(one)
+    assert [(row.slot, row.tokens) for row in slots.parked] == [(0, [1, 5]), (1, [1, 5])]
+    assert slots.free == 0
+    again = request("c")
+    assert slots.resume(again, 1) == again.slot == 1
+    slots.clear(0)
+    assert (slots.free, slots.parked, slots.seated) == (1, [], [again])
+    slots.check()
+
+
 def test_a_lost_seat_is_noticed() -> None:
     slots = Slots(2)
     slots.seat(request("a"))
     slots._free.clear()  # pyright: ignore[reportPrivateUsage] the fault to be noticed
-    with pytest.raises(AssertionError, match="1 seated, 0 free"):
+    with pytest.raises(AssertionError, match="1 seated, 0 parked, 0 free"):
         slots.check()
 
 

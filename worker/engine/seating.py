@@ -1,0 +1,270 @@
+"""Carries out who sits where: rows for seats, restored, copied, parked, and given back.
+
+Everything that changes a seat goes through here, so that slots and rows always agree. Runs on
+the engine's thread, between two forwards.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+
+from bramley.common.errors import DeviceOom
+from bramley.worker.cache.saved import Restore, Staged
+from bramley.worker.cache.snapshot import Span, copy_in, copy_out, span_bytes, spans
+from bramley.worker.engine.cohort import IDLE_BYTES_MAX, Cohort
+from bramley.worker.engine.grouping import choose_cohort
+from bramley.worker.engine.outputs import Seated
+from bramley.worker.engine.sharing import Source, find_source
+from bramley.worker.engine.slots import Slots
+from bramley.worker.request import Phase, Request
+
+HEADROOM_TOKENS = 256  # of an answer, for which a seat needs memory at once
+
+
+class Seating:
+    """Seats and the cohorts' rows behind them.
+
+    Args:
+        slots: all seats.
+        make_cohort: makes an empty one.
+        waste_columns: padding that a cohort may read before rows are better apart.
+        bytes_max: of all rows' state; None for as much as there is.
+        parked_bytes: of what the parked rows hold.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        make_cohort: Callable[[], Cohort],
+        waste_columns: int,
+        bytes_max: int | None = None,
+        parked_bytes: int = 1 << 30,
+    ) -> None:
+        self.slots = slots
+        self._make_cohort = make_cohort
+        self._waste_columns = waste_columns
+        self._bytes_max = bytes_max
+        self._parked_bytes = parked_bytes
+        self.cohorts: dict[int, Cohort] = {0: make_cohort()}
+        self._number: dict[int, int] = {}
+
+    @property
+    def numbers(self) -> dict[int, int]:
+        """Each slot's cohort, by its number."""
+        return self._number
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows' state, spare room included."""
+        return sum(cohort.nbytes for cohort in self.cohorts.values())
+
+    def cohort(self, slot: int) -> Cohort:
+        """The cohort that a slot's row is in."""
+        return self.cohorts[self._number[slot]]
+
+    def has_room(self, request: Request) -> bool:
+        """Make room for a request's row, as far as nobody who runs has to pay for it.
+
+        Returns:
+            Whether there is room; if not, it must wait for others to end.
+
+        Raises:
+            DeviceOom: it does not fit even alone.
+        """
+        length = len(request.prompt) + len(request.output) + HEADROOM_TOKENS
+        while not self._fits(length):
+            if self.slots.parked:
+                self.drop(self.slots.parked[0].slot)
+            elif self.slots.seated:
+                return False
+            else:
+                raise DeviceOom(
+                    f"{length} tokens take more memory than the {self._bytes_max} bytes "
+                    "that this worker may use for the state of its rows"
+                )
+        return True
+
+    def seat(self, request: Request) -> Seated:
+        """Give a request a seat, and its row what is computed of its sequence already."""
+        source = self._source(request)
+        request.enter(Phase.SEATED)
+        began_s = time.monotonic()
+        if source is None:
+            self._sit_apart(request)
+            if request.restore is not None:
+                self._restore(request, request.restore)
+            restored, parked = request.computed, 0
+        else:
+            self._sit_with(request, source)
+            restored, parked = 0, source.tokens
+        request.release()
+        now_s = time.monotonic()
+        return Seated(request.id, now_s, restored, now_s - began_s, parked)
+
+    def park(self, request: Request) -> None:
+        """Leave an ended request's row on its seat, until the seat is needed."""
+        if not request.scope or request.computed == 0:
+            self.leave(request)
+            return
+        cohort = self.cohort(request.slot)
+        if cohort.row(request.slot) < cohort.decoding:
+            cohort.stop_decoding(request.slot)
+        self.slots.park(request)
+        while self._parked_now() > self._parked_bytes:
+            self.drop(self.slots.parked[0].slot)
+
+    def leave(self, request: Request) -> None:
+        """Take a request's seat and row back."""
+        slot = request.slot
+        self.slots.leave(request)
+        self._free_row(slot)
+
+    def drop(self, slot: int) -> None:
+        """Free a parked row, and the memory that only it needed."""
+        self.slots.clear(slot)
+        cohort = self.cohort(slot)
+        self._free_row(slot)
+        cohort.shrink()
+
+    def release_memory(self) -> None:
+        """Give back all that no running request needs."""
+        for parked in self.slots.parked:
+            self.drop(parked.slot)
+        for cohort in self.cohorts.values():
+            cohort.shrink()
+        mx.clear_cache()
+
+    def lose(self, number: int) -> Sequence[Request]:
+        """Empty a cohort whose state is unknown; return the requests that lost their seats."""
+        slots = [slot for slot, its in self._number.items() if its == number]
+        parked = {row.slot for row in self.slots.parked}
+        lost: list[Request] = []
+        for slot in slots:
+            if slot in parked:
+                self.slots.clear(slot)
+            else:
+                lost.append(self.slots[slot])
+                self.slots.leave(lost[-1])
+            del self._number[slot]
+        self.cohorts[number].reset()
+        self._drop_empty(number)
+        return lost
+
+    def rest(self) -> None:
+        """Check what an idle engine must be, and give back what a long context took."""
+        self.slots.check()
+        assert not self.slots.seated, repr(self.slots)
+        assert len(self._number) == len(self.slots.parked), repr(self.slots)
+        for cohort in self.cohorts.values():
+            assert cohort.decoding == 0, repr(cohort)
+        if self.nbytes > IDLE_BYTES_MAX:
+            for cohort in self.cohorts.values():
+                cohort.shrink()
+            mx.clear_cache()
+
+    def save(self, request: Request, stop: int) -> list[tuple[Span, Staged]]:
+        """Copy what is not stored yet of a row's first ``stop`` tokens into staging.
+
+        Returns:
+            Each span that there was room for; none comes after one that was refused.
+        """
+        saving, cohort = request.saving, self.cohort(request.slot)
+        assert saving is not None
+        taken: list[tuple[Span, Staged]] = []
+        for span in spans(saving.stored, stop, saving.extent_blocks):
+            staged = saving.stage(span_bytes(cohort.layers, span))
+            if staged is None:
+                break
+            copy_out(cohort.layers, cohort.row(request.slot), span, staged.view)
+            saving.stored = span.stop
+            taken.append((span, staged))
+        return taken
+
+    def _source(self, request: Request) -> Source | None:
+        if request.wants_prompt_logprobs:
+            return None
+        seated = [one for one in self.slots.seated if not one.wants_prompt_logprobs]
+        return find_source(
+            request,
+            seated,
+            self.slots.parked,
+            lambda slot, tokens: self.cohort(slot).can_cut(slot, tokens),
+        )
+
+    def _sit_with(self, request: Request, source: Source) -> None:
+        cohort, number = self.cohort(source.slot), self._number[source.slot]
+        if source.is_parked:
+            slot = self.slots.resume(request, source.slot)
+            cohort.cut(slot, source.tokens)
+        else:
+            slot = self._take_seat(request)
+            self._number[slot] = number
+            cohort.join(slot)
+            cohort.copy(source.slot, slot, source.tokens)
+        request.computed = source.tokens
+
+    def _sit_apart(self, request: Request) -> None:
+        slot = self._take_seat(request)
+        length = len(request.prompt) + len(request.output)
+        lengths = {
+            number: [max(self._length(slot), cohort.length(slot)) for slot in cohort.slots]
+            for number, cohort in self.cohorts.items()
+        }
+        number = choose_cohort(lengths, length, self._waste_columns)
+        if number is None:
+            number = next(free for free in range(len(lengths) + 1) if free not in lengths)
+            self.cohorts[number] = self._make_cohort()
+        self._number[slot] = number
+        self.cohorts[number].join(slot)
+
+    def _take_seat(self, request: Request) -> int:
+        if not self.slots.free:
+            oldest = self.slots.parked[0].slot
+            self.slots.clear(oldest)
+            self._free_row(oldest)
+        return self.slots.seat(request)
+
+    def _parked_now(self) -> int:
+        return sum(
+            self.cohort(row.slot).bytes_for(1, len(row.tokens)) for row in self.slots.parked
+        )
+
+    def _length(self, slot: int) -> int:
+        parked = {row.slot for row in self.slots.parked}
+        return 0 if slot in parked else len(self.slots[slot].prompt)
+
+    def _free_row(self, slot: int) -> None:
+        number = self._number.pop(slot)
+        self.cohorts[number].leave(slot)
+        self._drop_empty(number)
+
+    def _drop_empty(self, number: int) -> None:
+        # The first stays: its room serves the next request.
+        if number and not self.cohorts[number].slots:
+            del self.cohorts[number]
+
+    def _fits(self, length: int) -> bool:
+        if self._bytes_max is None:
+            return True
+        after = [
+            max(cohort.nbytes, cohort.bytes_for(len(cohort.slots), max(cohort.table.lengths)))
+            for cohort in self.cohorts.values()
+            if cohort.slots
+        ]
+        return sum(after) + self.cohorts[0].bytes_for(1, length) <= self._bytes_max
+
+    def _restore(self, request: Request, restore: Restore) -> None:
+        """Copy a stored prefix into the request's row, which is empty.
+
+        A prefix whose memory was taken back meanwhile is not used: the row stays empty.
+        """
+        cohort = self.cohort(request.slot)
+        row = cohort.row(request.slot)
+        for part in restore.parts:
+            copy_in(cohort.layers, row, part.first, part.tokens, part.memory, part.held)
+        cohort.table.imported(row, restore.tokens)
+        request.computed = restore.tokens
+        if not restore.is_held():
+            cohort.empty(request.slot)
+            request.computed = 0
