@@ -1,5 +1,6 @@
 """What a generation tells its client, as plain values; the fold of them into one answer."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Self
 
@@ -29,13 +30,35 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
 
 
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """How likely a token was, by the model's own distribution.
+
+    Attributes:
+        top: the alternatives that were asked for, id to log-probability, most likely first.
+    """
+
+    token_id: int
+    logprob: float
+    top: dict[int, float]
+
+
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new since the last Delta; ``completion_tokens`` counts all so far."""
+    """What is new of one answer since its last Delta.
+
+    Attributes:
+        index: of the answer, where several were asked for.
+        completion_tokens: all of this answer so far.
+        logprobs: one a token, where they were asked for.
+        prompt_logprobs: of the prompt from its second token on, once, where asked for.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     reasoning_text: str = ""
     completion_tokens: int
+    index: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +81,10 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
-    """The last event of a request that ended well.
+    """The last event of an answer that ended well.
 
     Attributes:
+        index: of the answer, where several were asked for.
         reason: "stop", "stop_sequence", "length", "tool_calls", "grammar_complete" or "aborted".
         matched: the stop string or stop token id that was met.
     """
@@ -69,13 +93,14 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     matched: str | int | None = None
     usage: Usage
     timings: Timings
+    index: int = 0
 
 
 Event = Accepted | Started | Progress | Delta | Finished
 
 
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer."""
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One whole answer; ``matched`` is the stop string or stop token id that ended it."""
 
     text: str
     token_ids: list[int]
@@ -83,7 +108,43 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     timings: Timings
     reasoning_text: str = ""
+    matched: str | int | None = None
+    logprobs: list[TokenLogprob] = []
+
+
+class Completion(Choice, frozen=True, kw_only=True):
+    """The answer, and where several were asked for the first of them.
+
+    Attributes:
+        usage: of all answers together; their prompt counts once.
+        choices: every answer by index, the first included.
+        prompt_logprobs: of the prompt from its second token on, where asked for.
+    """
+
+    choices: list[Choice]
+    prompt_logprobs: list[TokenLogprob] = []
     request_id: str = ""
+
+
+class _Part:
+    """What is known of one answer so far."""
+
+    def __init__(self) -> None:
+        self.deltas: list[Delta] = []
+        self.finished: Finished | None = None
+
+    def choice(self) -> Choice:
+        assert self.finished is not None, "a stream ended well without Finished"
+        return Choice(
+            text="".join([delta.text for delta in self.deltas]),
+            token_ids=[token for delta in self.deltas for token in delta.token_ids],
+            finish_reason=self.finished.reason,
+            usage=self.finished.usage,
+            timings=self.finished.timings,
+            reasoning_text="".join([delta.reasoning_text for delta in self.deltas]),
+            matched=self.finished.matched,
+            logprobs=[one for delta in self.deltas for one in delta.logprobs],
+        )
 
 
 class Gathering:
@@ -91,10 +152,7 @@ class Gathering:
 
     def __init__(self) -> None:
         self._request_id = ""
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._token_ids: list[int] = []
-        self._finished: Finished | None = None
+        self._parts: defaultdict[int, _Part] = defaultdict(_Part)
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Self:
@@ -110,23 +168,33 @@ class Gathering:
             case Accepted():
                 self._request_id = event.request_id
             case Delta():
-                self._text.append(event.text)
-                self._reasoning.append(event.reasoning_text)
-                self._token_ids.extend(event.token_ids)
+                self._parts[event.index].deltas.append(event)
             case Finished():
-                self._finished = event
+                self._parts[event.index].finished = event
             case Started() | Progress():
                 pass
 
     def completion(self) -> Completion:
         """Make the answer; only after Finished, which every stream that ends well has."""
-        assert self._finished is not None, "a stream ended well without Finished"
+        choices = [part.choice() for _, part in sorted(self._parts.items())]
+        assert choices, "a stream ended well without Finished"
+        first = choices[0]
+        usage = msgspec.structs.replace(
+            first.usage,
+            completion_tokens=sum(choice.usage.completion_tokens for choice in choices),
+        )
         return Completion(
-            text="".join(self._text),
-            token_ids=self._token_ids,
-            finish_reason=self._finished.reason,
-            usage=self._finished.usage,
-            timings=self._finished.timings,
-            reasoning_text="".join(self._reasoning),
+            text=first.text,
+            token_ids=first.token_ids,
+            finish_reason=first.finish_reason,
+            usage=usage,
+            timings=first.timings,
+            reasoning_text=first.reasoning_text,
+            matched=first.matched,
+            logprobs=first.logprobs,
+            choices=choices,
+            prompt_logprobs=[
+                one for delta in self._parts[0].deltas for one in delta.prompt_logprobs
+            ],
             request_id=self._request_id,
         )

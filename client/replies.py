@@ -15,6 +15,7 @@ from bramley.client.events import (
     Progress,
     Started,
     Timings,
+    TokenLogprob,
     Usage,
 )
 from bramley.common.status import RemoteError
@@ -151,6 +152,25 @@ def _delta(delta: generation_pb2.Delta) -> Delta:
         token_ids=tuple(delta.token_ids),
         reasoning_text=delta.reasoning_text,
         completion_tokens=delta.completion_tokens,
+        index=delta.index,
+        logprobs=_logprobs(delta.logprobs) if delta.HasField("logprobs") else (),
+        prompt_logprobs=_logprobs(delta.prompt_logprobs)
+        if delta.HasField("prompt_logprobs")
+        else (),
+    )
+
+
+def _logprobs(packed: types_pb2.Logprobs) -> tuple[TokenLogprob, ...]:
+    top = list(zip(packed.top_token_ids, packed.top_logprobs, strict=True))
+    return tuple(
+        TokenLogprob(
+            token_id=token,
+            logprob=logprob,
+            top=dict(top[place * packed.top : (place + 1) * packed.top]),
+        )
+        for place, (token, logprob) in enumerate(
+            zip(packed.token_ids, packed.logprobs, strict=True)
+        )
     )
 
 
@@ -179,6 +199,7 @@ def _finished(finished: generation_pb2.Finished) -> Finished:
             prefill_s=to_seconds(timings.prefill),
             decode_s=to_seconds(timings.decode),
         ),
+        index=finished.index,
     )
 
 

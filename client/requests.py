@@ -1,11 +1,14 @@
 """Keywords to GenerateRequest: what cannot be said on the wire is refused by its field's name."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from bramley.common.errors import InvalidRequest
+from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
+
+Priority = Literal["bulk", "default", "interactive", "system"]
 
 
 class Message(TypedDict):
@@ -21,31 +24,70 @@ class Options(TypedDict, total=False):
     Attributes:
         messages: a conversation, rendered by the model's chat template, instead of a prompt.
         token_ids: exact ids instead of a prompt; nothing is added to them.
+        n: answers to the same prompt.
         max_tokens: longest answer; absent, as many as the context has room for.
+        min_tokens: tokens before the first that may end it.
         temperature: 0 is greedy.
         seed: same seed, prompt and parameters: same tokens.
-        stop: string or strings that end the answer, themselves left out.
+        penalty_window: tokens that the penalties look back on; 0 is all.
+        logit_bias: added to the scores of these ids.
+        stop: string or strings that end the answer.
+        stop_token_ids: ids that do.
+        include_stop: leave what ended it in the text.
+        bad_words: texts that the answer may not contain.
         ignore_eos: go on past the model's own end.
+        logprobs: ask for the log-probability of each token, and of so many alternatives.
+        prompt_logprobs: and for those of the prompt.
+        priority: "bulk", "default", "interactive" or "system".
         request_id: the caller's name for it, unique among those in flight.
         progress: ask for Progress events during a long prefill.
+        max_delay_s: how long tokens may be held back to share a Delta.
     """
 
     messages: Sequence[Message]
     token_ids: Sequence[int]
+    n: int | None
     max_tokens: int | None
+    min_tokens: int | None
     temperature: float | None
     top_p: float | None
     top_k: int | None
     min_p: float | None
     seed: int | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    penalty_window: int | None
+    logit_bias: Mapping[int, float]
     stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    include_stop: bool
+    bad_words: Sequence[str]
     ignore_eos: bool
+    logprobs: int | None
+    prompt_logprobs: bool
+    priority: Priority
     request_id: str
     progress: bool
+    max_delay_s: float
 
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
-_STOP = ("max_tokens", "ignore_eos")
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "xtc_probability",
+    "xtc_threshold",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "penalty_window",
+)
+_STOP = ("max_tokens", "min_tokens", "ignore_eos", "include_stop")
 
 
 def generate_request(
@@ -64,20 +106,59 @@ def generate_request(
         request.model = model
     with _field("request_id"):
         request.request_id = options.get("request_id", "")
+    if (count := options.get("n")) is not None:
+        with _field("n"):
+            request.n = count
     _put_input(request, prompt, options)
+    _put_sampling(request.sampling, options)
+    _put_stop(request.stop, options)
+    _put_logprobs(request, options)
+    with _field("priority"):
+        if name := options.get("priority"):
+            request.priority = types_pb2.PriorityClass.Value(f"PRIORITY_CLASS_{name.upper()}")
+    _put_stream(request.stream, options)
+    return request
+
+
+def _put_sampling(sampling: types_pb2.SamplingParams, options: Options) -> None:
     for name in _SAMPLING:
         if (value := options.get(name)) is not None:
             with _field(f"sampling.{name}"):
-                setattr(request.sampling, name, value)
+                setattr(sampling, name, value)
+    if bias := options.get("logit_bias"):
+        with _field("sampling.logit_bias"):
+            sampling.logit_bias.update(bias)
+
+
+def _put_stop(stop: types_pb2.StopConditions, options: Options) -> None:
     for name in _STOP:
         if (value := options.get(name)) is not None:
             with _field(f"stop.{name}"):
-                setattr(request.stop, name, value)
+                setattr(stop, name, value)
     with _field("stop.strings"):
-        stop = options.get("stop", ())
-        request.stop.strings.extend([stop] if isinstance(stop, str) else stop)
-    request.stream.progress = options.get("progress", False)
-    return request
+        strings = options.get("stop", ())
+        stop.strings.extend([strings] if isinstance(strings, str) else strings)
+    with _field("stop.token_ids"):
+        stop.token_ids.extend(options.get("stop_token_ids", ()))
+    with _field("stop.bad_words"):
+        stop.bad_words.extend(options.get("bad_words", ()))
+
+
+def _put_logprobs(request: generation_pb2.GenerateRequest, options: Options) -> None:
+    top, prompt = options.get("logprobs"), options.get("prompt_logprobs", False)
+    if top is None and not prompt:
+        return
+    request.logprobs.prompt = prompt
+    if top is not None:
+        with _field("logprobs.top"):
+            request.logprobs.top = top
+
+
+def _put_stream(stream: types_pb2.StreamOptions, options: Options) -> None:
+    stream.progress = options.get("progress", False)
+    if delay_s := options.get("max_delay_s"):
+        with _field("stream.max_delay"):
+            stream.max_delay.CopyFrom(to_duration(delay_s))
 
 
 def tokenize_request(
@@ -172,5 +253,5 @@ def _field(path: str) -> Generator[None]:
         yield
     except KeyError as error:
         raise InvalidRequest(path, f"lacks {error}") from error
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise InvalidRequest(path, str(error)) from error

@@ -28,19 +28,18 @@ class Outbox:
     def __init__(self, tokens_max: int) -> None:
         self._tokens_max = tokens_max
         self._events: deque[Event] = deque()
+        self._last: dict[int, generation_pb2.Delta] = {}  # of each index, while it waits
         self._arrived = asyncio.Event()
         self._is_closed = False
 
     def put(self, event: Event) -> None:
-        """Add an event, or join a Delta to the last one."""
-        last = self._events[-1] if self._events else None
-        if (
-            isinstance(last, generation_pb2.Delta)
-            and isinstance(event, generation_pb2.Delta)
-            and coalesce.can_join(last, event, self._tokens_max)
-        ):
-            coalesce.join(last, event)
-            return
+        """Add an event, or join a Delta to the last one of its index."""
+        if isinstance(event, generation_pb2.Delta):
+            last = self._last.get(event.index)
+            if last is not None and coalesce.can_join(last, event, self._tokens_max):
+                coalesce.join(last, event)
+                return
+            self._last[event.index] = event
         self._events.append(event)
         self._arrived.set()
 
@@ -56,4 +55,7 @@ class Outbox:
                 return None
             self._arrived.clear()
             await self._arrived.wait()
-        return self._events.popleft()
+        event = self._events.popleft()
+        if isinstance(event, generation_pb2.Delta) and self._last.get(event.index) is event:
+            del self._last[event.index]
+        return event

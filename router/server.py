@@ -43,7 +43,7 @@ from bramley.router.settings import RouterSettings
 
 Context = grpc.aio.ServicerContext[Any, Any]
 REQUEST_ID_MAX = 256
-N_MAX = 8
+N_MAX = 16
 
 
 class RouterServer(router_pb2_grpc.RouterServiceServicer):

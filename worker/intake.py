@@ -1,10 +1,9 @@
-"""Checks a GenerateRequest and turns it into what the engine runs.
+"""Checks a GenerateRequest: every field is honoured or refused by its path, none is ignored.
 
-Every field is either honoured or refused by its path: none is ignored.
+Next in the walk: worker/translate.py, which makes the engine's requests of it.
 """
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,19 @@ from typing import Any
 from google.protobuf.message import Message
 
 from bramley.common.errors import ContextTooLong, InvalidRequest
+from bramley.common.wire import is_span, to_seconds
 from bramley.protos.v1 import generation_pb2, types_pb2
-from bramley.worker.request import Request, StopRule
-from bramley.worker.sampling.params import SamplingParams
 
+N_MAX = 16
 STOP_STRINGS_MAX = 64
 STOP_STRING_CHARACTERS_MAX = 1024
-TEMPERATURE = 0.7  # where neither the request nor the model's generation_config says one
+STOP_IDS_MAX = 1024
+BAD_WORDS_MAX = 128
+BAD_WORD_CHARACTERS_MAX = 256
+LOGIT_BIAS_MAX = 1024
+TOP_LOGPROBS_MAX = 20
+PROMPT_LOGPROBS_MAX = 1 << 20
+MAX_DELAY_S = 10.0
 
 # Fields that nothing here serves yet, each by its path.
 _UNSERVED = (
@@ -26,20 +31,20 @@ _UNSERVED = (
     "tools",
     "tool_choice",
     "reasoning",
-    "logprobs",
     "adapter",
     "speculation",
-    "stream.max_delay",
-    "stop.min_tokens",
-    "stop.bad_words",
-    "sampling.xtc_probability",
-    "sampling.xtc_threshold",
-    "sampling.repetition_penalty",
-    "sampling.presence_penalty",
-    "sampling.frequency_penalty",
-    "sampling.penalty_window",
-    "sampling.logit_bias",
 )
+_SAMPLING_RANGES = {
+    "temperature": (0, 100),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "xtc_probability": (0, 1),
+    "xtc_threshold": (0, 1),
+    "repetition_penalty": (0.1, 100),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+}
+_BIAS_RANGE = (-100, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +69,20 @@ def check_fields(request: generation_pb2.GenerateRequest) -> None:
     Raises:
         InvalidRequest: names the field.
     """
+    given = _given(request)
     for path in _UNSERVED:
-        if _is_set(request, path):
+        if path in given:
             raise InvalidRequest(path, "not supported by this version")
-    if request.HasField("n") and request.n != 1:
-        raise InvalidRequest("n", f"must be 1, not {request.n}")
+    if request.HasField("n"):
+        _check_range("n", request.n, 1, N_MAX)
     _check_sampling(request.sampling)
     _check_stop(request.stop)
+    _check_range("logprobs.top", request.logprobs.top, 0, TOP_LOGPROBS_MAX)
+    if request.priority not in types_pb2.PriorityClass.values():
+        raise InvalidRequest("priority", f"{request.priority} is no class")
+    delay = request.stream.max_delay
+    if not (is_span(delay) and to_seconds(delay) <= MAX_DELAY_S):
+        raise InvalidRequest("stream.max_delay", f"is not from 0 to {MAX_DELAY_S:g} s")
 
 
 def _given(message: Message) -> dict[str, Any]:
@@ -78,33 +90,44 @@ def _given(message: Message) -> dict[str, Any]:
     return {field.name: value for field, value in message.ListFields()}
 
 
-def _is_set(message: Message, path: str) -> bool:
-    head, _, rest = path.partition(".")
-    given = _given(message)
-    return head in given and (not rest or _is_set(given[head], rest))
+def _check_range(path: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise InvalidRequest(path, f"{value:g} is not from {low:g} to {high:g}")
+
+
+def _check_count(path: str, count: int, most: int) -> None:
+    if count > most:
+        raise InvalidRequest(path, f"{count} of them is over {most}")
+
+
+def _check_texts(path: str, texts: Sequence[str], most: int, characters_max: int) -> None:
+    _check_count(path, len(texts), most)
+    for text in texts:
+        if not 0 < len(text) <= characters_max:
+            problem = f"one of {len(text)} characters is not from 1 to {characters_max}"
+            raise InvalidRequest(path, problem)
 
 
 def _check_sampling(sampling: types_pb2.SamplingParams) -> None:
     given = _given(sampling)
-    for name, low, high in (("temperature", 0, 100), ("top_p", 0, 1), ("min_p", 0, 1)):
-        value = given.get(name, low)
-        if not (math.isfinite(value) and low <= value <= high):
-            raise InvalidRequest(f"sampling.{name}", f"{value} is not from {low} to {high}")
-    if given.get("top_k", 0) < -1:
+    for name, (low, high) in _SAMPLING_RANGES.items():
+        if name in given:
+            _check_range(f"sampling.{name}", given[name], low, high)
+    if sampling.top_k < -1:
         raise InvalidRequest("sampling.top_k", f"{sampling.top_k} is below -1")
+    _check_count("sampling.logit_bias", len(sampling.logit_bias), LOGIT_BIAS_MAX)
+    for value in sampling.logit_bias.values():
+        _check_range("sampling.logit_bias", value, *_BIAS_RANGE)
 
 
 def _check_stop(stop: types_pb2.StopConditions) -> None:
     if stop.HasField("max_tokens") and stop.max_tokens < 1:
         raise InvalidRequest("stop.max_tokens", f"must be at least 1, not {stop.max_tokens}")
-    if len(stop.strings) > STOP_STRINGS_MAX:
-        raise InvalidRequest("stop.strings", f"{len(stop.strings)} is over {STOP_STRINGS_MAX}")
-    for string in stop.strings:
-        if not 0 < len(string) <= STOP_STRING_CHARACTERS_MAX:
-            raise InvalidRequest(
-                "stop.strings",
-                f"one of {len(string)} characters is not from 1 to {STOP_STRING_CHARACTERS_MAX}",
-            )
+    if stop.min_tokens < 0:
+        raise InvalidRequest("stop.min_tokens", f"{stop.min_tokens} is below 0")
+    _check_texts("stop.strings", stop.strings, STOP_STRINGS_MAX, STOP_STRING_CHARACTERS_MAX)
+    _check_count("stop.token_ids", len(stop.token_ids), STOP_IDS_MAX)
+    _check_texts("stop.bad_words", stop.bad_words, BAD_WORDS_MAX, BAD_WORD_CHARACTERS_MAX)
 
 
 def check_text(characters: int, field: str, facts: ModelFacts) -> None:
@@ -126,7 +149,7 @@ def check_text(characters: int, field: str, facts: ModelFacts) -> None:
 def check_tokens(
     request: generation_pb2.GenerateRequest, prompt: Sequence[int], facts: ModelFacts
 ) -> int:
-    """Check the prompt's ids and length.
+    """Check the prompt's ids and length, and what else is about the model's tokens.
 
     Returns:
         Tokens that the answer may take at most: what was asked for, or the room left. A
@@ -145,46 +168,30 @@ def check_tokens(
         raise ContextTooLong(
             name, prompt=len(prompt), max_tokens=asked or 1, limit=facts.context_tokens
         )
-    if max(prompt) >= facts.vocabulary:
-        wrong = next(token for token in prompt if token >= facts.vocabulary)
-        raise InvalidRequest(name, f"id {wrong} is outside the vocabulary of {facts.vocabulary}")
-    for token in request.stop.token_ids:
-        if token >= facts.vocabulary:
-            raise InvalidRequest(
-                "stop.token_ids", f"id {token} is outside the vocabulary of {facts.vocabulary}"
-            )
-    return asked or room
+    limit = asked or room
+    if request.stop.min_tokens > limit:
+        problem = f"{request.stop.min_tokens} is over the {limit} that the answer may take"
+        raise InvalidRequest("stop.min_tokens", problem)
+    for path, ids in (
+        (name, prompt),
+        ("stop.token_ids", request.stop.token_ids),
+        ("sampling.logit_bias", request.sampling.logit_bias),
+    ):
+        _check_ids(path, ids, facts.vocabulary)
+    _check_logprobs(request.logprobs, len(prompt), facts.vocabulary)
+    return limit
 
 
-def to_request(
-    request: generation_pb2.GenerateRequest,
-    request_id: str,
-    prompt: Sequence[int],
-    max_tokens: int,
-    facts: ModelFacts,
-) -> Request:
-    """Make what the engine runs of a request that passed both checks."""
-    stop = request.stop
-    return Request(
-        id=request_id,
-        prompt=prompt,
-        stop=StopRule(
-            max_tokens=max_tokens,
-            end_ids=frozenset() if stop.ignore_eos else facts.eos_token_ids,
-            stop_ids=frozenset(stop.token_ids),
-        ),
-        sampling=_sampling(request.sampling, facts),
-        wants_progress=request.stream.progress,
-    )
+def _check_ids(path: str, ids: Sequence[int] | Mapping[int, float], vocabulary: int) -> None:
+    if max(ids, default=0) >= vocabulary:
+        wrong = next(token for token in ids if token >= vocabulary)
+        raise InvalidRequest(path, f"id {wrong} is outside the vocabulary of {vocabulary}")
 
 
-def _sampling(asked: types_pb2.SamplingParams, facts: ModelFacts) -> SamplingParams:
-    given: dict[str, Any] = {**facts.defaults, **_given(asked)}
-    top_k = int(given.get("top_k", 0))
-    return SamplingParams(
-        temperature=given.get("temperature", TEMPERATURE),
-        top_p=given.get("top_p", 1.0),
-        top_k=0 if top_k < 0 or top_k >= facts.vocabulary else top_k,
-        min_p=given.get("min_p", 0.0),
-        seed=given.get("seed", random.getrandbits(64)),
-    )
+def _check_logprobs(options: types_pb2.LogprobOptions, prompt_tokens: int, vocabulary: int) -> None:
+    if options.top > vocabulary:
+        raise InvalidRequest("logprobs.top", f"{options.top} is over the vocabulary's {vocabulary}")
+    values = prompt_tokens * (options.top + 1)
+    if options.prompt and values > PROMPT_LOGPROBS_MAX:
+        problem = f"{values} values of the prompt are over {PROMPT_LOGPROBS_MAX}"
+        raise InvalidRequest("logprobs.prompt", problem)

@@ -1,7 +1,7 @@
 """WorkerService: proto in, Request to the engine, its outputs back as messages.
 
-Next in the walk: worker/engine/engine.py. Runs on the event loop; MLX is the engine
-thread's, and tokenizing has a thread of its own.
+Next in the walk: worker/intake.py, which checks a request, then worker/engine/engine.py. Runs
+on the event loop; MLX is the engine thread's, and tokenizing has a thread of its own.
 """
 
 import asyncio
@@ -26,14 +26,15 @@ from bramley.common.errors import (
 )
 from bramley.common.wire import pack_ids, unpack_ids
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
-from bramley.worker import intake
-from bramley.worker.answer import Answer
+from bramley.worker import intake, translate
 from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
-from bramley.worker.engine.outputs import Failed, Output, Prefilled, Saved, Seated, Token
+from bramley.worker.engine.outputs import Output, Saved
+from bramley.worker.generate import Inbox, Stream
 from bramley.worker.loading import Loaded
 from bramley.worker.prefix import PrefixCache
 from bramley.worker.request import Request
+from bramley.worker.text.bad_words import spellings
 from bramley.worker.text.boundary import StableBoundary
 from bramley.worker.text.chat import characters, conversation, render
 
@@ -42,33 +43,6 @@ TOKENIZE_CHARACTERS_MAX = 4 << 20
 DETOKENIZE_IDS_MAX = 1 << 20
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class Inbox:
-    """What the engine said of one request, until its stream takes it.
-
-    Attributes:
-        root: the namespace that its state is saved in.
-        session_key: of its conversation.
-    """
-
-    def __init__(self, root: bytes, session_key: str) -> None:
-        self.root = root
-        self.session_key = session_key
-        self._outputs: list[Output] = []
-        self._filled = asyncio.Event()
-
-    def put(self, output: Output) -> None:
-        """Add an output."""
-        self._outputs.append(output)
-        self._filled.set()
-
-    async def take(self) -> Sequence[Output]:
-        """Wait until there is something, and take all of it."""
-        await self._filled.wait()
-        self._filled.clear()
-        outputs, self._outputs = self._outputs, []
-        return outputs
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -120,7 +94,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def drain(self) -> int:
         """Admit nothing more; wait for what runs, and return how many that were."""
-        running = len(self._inboxes)
+        running = len(set(self._inboxes.values()))
         self._board.state = types_pb2.MODEL_STATE_DRAINING
         self._board.changed()
         await self._idle.wait()
@@ -129,7 +103,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def Prepare(
         self, request: worker_pb2.PrepareRequest, context: Context
     ) -> worker_pb2.PrepareResponse:
-        """Tokenize and check."""
+        """Check, and turn texts into tokens."""
         loaded = self._serving()
         if request.tokenize_only:
             ids = await self._tokenize(request.request, TOKENIZE_CHARACTERS_MAX)
@@ -144,6 +118,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             block_hashes=keys.chain(root, token_ids_le),
             stable_tokens=await self._stable_tokens(request.request, ids),
             max_tokens=max_tokens,
+            bad_words_le=map(pack_ids, await self._bad_words(request.request)),
         )
 
     async def Generate(
@@ -151,27 +126,24 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> AsyncIterator[worker_pb2.WorkerServiceGenerateResponse]:
         """Run one prepared request; leaving the stream frees its row within a step."""
         loaded = self._serving()
-        request_id = request.internal_id or uuid.uuid4().hex
-        logs.request_id.set(request_id)
-        prompt = unpack_ids(request.prepared.token_ids_le)
-        intake.check_fields(request.request)
-        limit = intake.check_tokens(request.request, prompt, loaded.facts)
-        work = intake.to_request(request.request, request_id, prompt, limit, loaded.facts)
-        answer = Answer(request.request, loaded.tokenizer.detokenizer(), len(prompt))
-        inbox = self._open(request_id, request.request)
+        request.internal_id = request.internal_id or uuid.uuid4().hex
+        logs.request_id.set(request.internal_id)
+        works = self._works(request, loaded)
+        inbox = self._open(works, request.request)
+        stream = Stream(
+            request.request, works, loaded.tokenizer.detokenizer, inbox, self._engine.cancel
+        )
         try:
-            await self._use_store(work, request, answer)
-            try:
-                self._engine.submit(work)
-            except Overloaded:
-                work.release()
-                raise
-            while answer.finished is None:
-                for response in _responses(await inbox.take(), answer, len(prompt)):
+            await self._use_store(works[0], request, stream.cached)
+            self._submit(works)
+            while not stream.is_over:
+                for response in await stream.take():
                     yield response
         finally:
-            self._engine.cancel(request_id)  # an ended one is ignored
-            self._close(request_id)
+            stream.close()
+            for work in works:
+                self._engine.cancel(work.id)  # an ended one is ignored
+            self._close(works)
 
     async def WatchLoad(
         self, request: worker_pb2.WatchLoadRequest, context: Context
@@ -258,13 +230,42 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise NotLoaded("the model is being loaded", reason="MODEL_LOADING", retry_after_s=1.0)
         return self._loaded
 
+    def _works(
+        self, request: worker_pb2.WorkerServiceGenerateRequest, loaded: Loaded
+    ) -> Sequence[Request]:
+        """Check a request again, and make its sequences."""
+        prompt = unpack_ids(request.prepared.token_ids_le)
+        intake.check_fields(request.request)
+        limit = intake.check_tokens(request.request, prompt, loaded.facts)
+        works = translate.to_requests(
+            request, prompt, limit, loaded.facts, loaded.tokenizer.newline_ids
+        )
+        hints = request.request.cache
+        if not (hints.skip_lookup or hints.skip_store):
+            for work in works:
+                work.scope = self._prefixes.root(hints.salt)
+        return works
+
+    def _submit(self, works: Sequence[Request]) -> None:
+        first, *others = works
+        try:
+            self._engine.submit(first)
+        except Overloaded:
+            first.release()
+            raise
+        for work in others:
+            self._engine.submit(work)
+
     async def _use_store(
-        self, work: Request, request: worker_pb2.WorkerServiceGenerateRequest, answer: Answer
+        self,
+        work: Request,
+        request: worker_pb2.WorkerServiceGenerateRequest,
+        cached: types_pb2.CachedTokens,
     ) -> None:
         """Give the engine what is stored of the prompt, and where to save the rest."""
         hints, prepared = request.request.cache, request.prepared
         found = None
-        if not hints.skip_lookup:
+        if not (hints.skip_lookup or request.request.logprobs.prompt):
             found = await self._prefixes.find(
                 self._prefixes.root(hints.salt),
                 prepared.block_hashes,
@@ -273,7 +274,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             )
         if found is not None:
             work.restore = found.restore
-            answer.cached.CopyFrom(found.cached)
+            cached.CopyFrom(found.cached)
         if not hints.skip_store:
             work.saving = self._prefixes.saving(prepared.stable_tokens, found)
 
@@ -285,17 +286,25 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         find = functools.partial(self._boundaries.of, *conversation(request.chat), ids)
         return await asyncio.get_running_loop().run_in_executor(self._text, find)
 
-    def _open(self, request_id: str, request: generation_pb2.GenerateRequest) -> Inbox:
-        if request_id in self._inboxes:
-            raise AlreadyExists(f"request {request_id} runs already")
-        root = self._prefixes.root(request.cache.salt)
-        inbox = self._inboxes[request_id] = Inbox(root, request.session_key)
+    async def _bad_words(self, request: generation_pb2.GenerateRequest) -> Sequence[Sequence[int]]:
+        words = request.stop.bad_words
+        if not words:
+            return ()
+        find = functools.partial(spellings, self._serving().tokenizer, words)
+        return await asyncio.get_running_loop().run_in_executor(self._text, find)
+
+    def _open(self, works: Sequence[Request], request: generation_pb2.GenerateRequest) -> Inbox:
+        if works[0].id in self._inboxes:
+            raise AlreadyExists(f"request {works[0].id} runs already")
+        inbox = Inbox(self._prefixes.root(request.cache.salt), request.session_key)
+        self._inboxes.update({work.id: inbox for work in works})
         self._idle.clear()
         self._board.changed()
         return inbox
 
-    def _close(self, request_id: str) -> None:
-        del self._inboxes[request_id]
+    def _close(self, works: Sequence[Request]) -> None:
+        for work in works:
+            del self._inboxes[work.id]
         if not self._inboxes:
             self._idle.set()
         self._board.changed()
@@ -327,37 +336,3 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 return await loop.run_in_executor(self._text, rendering)
             case None:
                 raise InvalidRequest("input", "one of chat, text and token_ids must be set")
-
-
-def _responses(
-    outputs: Sequence[Output], answer: Answer, prompt_tokens: int
-) -> list[worker_pb2.WorkerServiceGenerateResponse]:
-    """Turn what gathered while the last message was sent into as few messages as possible."""
-    # A failure counts only if the answer did not end before it.
-    responses: list[worker_pb2.WorkerServiceGenerateResponse] = []
-    tokens: list[Token] = []
-    failed: Failed | None = None
-    for output in outputs:
-        match output:
-            case Seated():
-                answer.seated(output)
-                started = generation_pb2.Started(prompt_tokens=prompt_tokens, cached=answer.cached)
-                responses.append(worker_pb2.WorkerServiceGenerateResponse(started=started))
-            case Prefilled(tokens=done):
-                progress = generation_pb2.Progress(
-                    prompt_tokens_done=done, prompt_tokens=prompt_tokens
-                )
-                responses.append(worker_pb2.WorkerServiceGenerateResponse(progress=progress))
-            case Token():
-                tokens.append(output)
-            case Failed():
-                failed = output
-            case Saved():
-                pass
-    for delta in answer.deltas(tokens):
-        responses.append(worker_pb2.WorkerServiceGenerateResponse(delta=delta))  # noqa: PERF401
-    if failed is not None and answer.finished is None:
-        raise failed.error
-    if answer.finished is not None:
-        responses.append(worker_pb2.WorkerServiceGenerateResponse(finished=answer.finished))
-    return responses

@@ -28,7 +28,10 @@ class _Progress:
         while length and string[length] != character:
             length = self._shorter[length]
         self.length = length + (string[length] == character)
-        return self.length == len(string)
+        if self.length < len(string):
+            return False
+        self.length = self._shorter[self.length]
+        return True
 
 
 class StopStrings:
@@ -40,14 +43,22 @@ class StopStrings:
         self._held = ""
         self.matched: str | None = None
 
-    def push(self, text: str) -> str:
-        """Take more text and return what may be shown; ``matched`` tells of an end."""
+    def push(self, text: str, *, may_end: bool = True) -> str:
+        """Take more text; ``matched`` tells of an end.
+
+        Args:
+            text: the next piece.
+            may_end: a string that is completed where it may not end the text counts as text.
+
+        Returns:
+            What may be shown.
+        """
         if not self._progress:
             return text
         whole = self._held + text
         for place, character in enumerate(text, len(self._held) + 1):
             complete = [one.string for one in self._progress if one.step(character)]
-            if complete:
+            if complete and may_end:
                 self.matched, self._held = max(complete, key=len), ""
                 return whole[: place if self._include_stop else place - len(self.matched)]
         held = max(one.length for one in self._progress)

@@ -13,6 +13,7 @@ class Tokenizer:
     Attributes:
         eos_token_ids: every end token, by the model's files and by the tokenizer itself.
         vocabulary: how many ids it knows; the model may have more logits.
+        newline_ids: of tokens that are line breaks and nothing else.
         token_characters_max: of the longest token: no token stands for more of a text.
         has_chat_template: whether a conversation can be rendered.
     """
@@ -21,17 +22,24 @@ class Tokenizer:
         self.wrapper = cast("Any", wrapper)  # mlx-lm gives it no useful types
         self.eos_token_ids: frozenset[int] = frozenset(self.wrapper.eos_token_ids)
         self.vocabulary: int = len(self.wrapper)
+        tokens = cast("dict[str, int]", self.wrapper.get_vocab())
         # A byte-level vocabulary writes each byte as one character, so this bounds both kinds.
-        self.token_characters_max = max(map(len, cast("dict[str, int]", self.wrapper.get_vocab())))
+        self.token_characters_max = max(map(len, tokens))
         self.has_chat_template: bool = self.wrapper.has_chat_template
         added: Mapping[int, Any] = self.wrapper.added_tokens_decoder
         self._special = frozenset(number for number, token in added.items() if token.special)
         self._is_byte_level = _is_byte_level(self.wrapper)
         self._bytes: dict[int, bytes] = {}
+        newline = _NEWLINE if self._is_byte_level else "\n"
+        self.newline_ids = frozenset(
+            number
+            for piece, number in tokens.items()
+            if piece == "<0x0A>" or (piece and not piece.strip(newline))
+        )
 
-    def encode(self, text: str) -> list[int]:
-        """Tokenize ``text``, with the special tokens that the tokenizer itself adds."""
-        return list(self.wrapper.encode(text))
+    def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """Tokenize ``text``, with the special tokens that the tokenizer itself adds, or without."""
+        return list(self.wrapper.encode(text, add_special_tokens=special_tokens))
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Turn ids into text, as a whole."""
@@ -93,3 +101,4 @@ def _byte_of() -> dict[str, int]:
 
 
 _BYTE_OF = _byte_of()
+_NEWLINE = next(character for character, value in _BYTE_OF.items() if value == ord("\n"))

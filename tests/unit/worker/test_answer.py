@@ -1,13 +1,15 @@
 """One answer's messages: text, ids and counts end at the same token."""
 
+import math
 from collections.abc import Iterable
 
 import pytest
 
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.worker.answer import Answer
-from bramley.worker.engine.outputs import Token
+from bramley.worker.engine.outputs import Seated, Token
 from bramley.worker.engine.stopping import Finish
+from bramley.worker.request import TokenLogprob
 
 
 class Bytes:
@@ -29,11 +31,16 @@ def tokens(text: str, finish: Finish | None = None) -> list[Token]:
 
 def answer(**request: object) -> Answer:
     message = generation_pb2.GenerateRequest(text="x", **request)  # type: ignore[arg-type]
-    return Answer(message, Bytes(), prompt_tokens=3)
+    return Answer(message, 2, Bytes(), [7, 8, 9], types_pb2.CachedTokens())
 
 
 def told(one: Answer, *batches: list[Token]) -> list[generation_pb2.Delta]:
-    return [delta for batch in batches for delta in one.deltas(batch)]
+    deltas: list[generation_pb2.Delta] = []
+    for batch in batches:
+        for token in batch:
+            one.take(token)
+        deltas += one.deltas()
+    return deltas
 
 
 def finished(one: Answer) -> generation_pb2.Finished:
@@ -103,3 +110,99 @@ def test_omitted_parts_are_not_sent() -> None:
     no_ids = told(answer(stream=types_pb2.StreamOptions(omit_token_ids=True)), tokens("ab"))
     assert [(delta.text, len(delta.token_ids)) for delta in no_text] == [("", 2)]
     assert [(delta.text, len(delta.token_ids)) for delta in no_ids] == [("ab", 0)]
+
+
+def likely(text: str, finish: Finish | None = None) -> list[Token]:
+    """Tokens with the logprob -1, -2, ... and two alternatives each."""
+    made = [
+        Token("r", ord(character), 1.0, None, TokenLogprob(-place, (1, 2, 3), (-0.5, -1.5, -2.5)))
+        for place, character in enumerate(text, 1)
+    ]
+    if finish is not None:
+        last = made[-1]
+        made[-1] = Token("r", last.token, 2.0, finish, last.logprob)
+    return made
+
+
+def test_every_message_names_its_index() -> None:
+    one = answer()
+    deltas = told(one, tokens("ab"), tokens("c", Finish("length")))
+    assert {delta.index for delta in deltas} == {finished(one).index} == {2}
+
+
+def test_logprobs_are_packed_beside_their_tokens() -> None:
+    one = answer(logprobs=types_pb2.LogprobOptions(top=2))
+    first, second = told(one, likely("ab"), likely("c"))
+    assert list(first.logprobs.token_ids) == list(first.token_ids) == [97, 98]
+    assert list(first.logprobs.logprobs) == [-1, -2]
+    assert first.logprobs.top == 2
+    assert list(first.logprobs.top_token_ids) == [1, 2, 1, 2]
+    assert list(first.logprobs.top_logprobs) == [-0.5, -1.5] * 2
+    assert list(second.logprobs.token_ids) == [99]
+    assert not first.HasField("prompt_logprobs")
+
+
+def test_logprobs_are_cut_with_the_text_at_any_message_size() -> None:
+    for size in range(4):
+        one = answer(
+            stop=stop(strings=["bc"]),
+            logprobs=types_pb2.LogprobOptions(),
+            stream=types_pb2.StreamOptions(max_tokens_per_message=size),
+        )
+        deltas = told(one, likely("abcdef"))
+        assert [value for d in deltas for value in d.logprobs.logprobs] == [-1, -2, -3]
+        assert [token for d in deltas for token in d.token_ids] == list(map(ord, "abc"))
+        assert "".join(d.text for d in deltas) == "a"
+        assert deltas[-1].completion_tokens == finished(one).usage.completion_tokens == 3
+
+
+def test_logprobs_come_even_where_text_and_ids_are_left_out() -> None:
+    options = types_pb2.StreamOptions(omit_text=True, omit_token_ids=True)
+    (delta,) = told(answer(logprobs=types_pb2.LogprobOptions(), stream=options), likely("ab"))
+    assert list(delta.logprobs.token_ids) == [97, 98]
+    assert not delta.token_ids
+
+
+def test_b043_an_impossible_token_has_the_lowest_value() -> None:
+    one = answer(logprobs=types_pb2.LogprobOptions(top=1))
+    never = TokenLogprob(-math.inf, (5,), (-math.inf,))
+    (delta,) = told(one, [Token("r", 97, 1.0, None, never)])
+    assert list(delta.logprobs.logprobs) == list(delta.logprobs.top_logprobs) == [-9999]
+
+
+def test_the_prompt_s_logprobs_come_once_with_the_first_token() -> None:
+    one = answer(logprobs=types_pb2.LogprobOptions(top=1, prompt=True))
+    one.take_prompt([TokenLogprob(-1.0, (4,), (-0.5,)), TokenLogprob(-2.0, (5,), (-1.5,))])
+    assert not list(one.deltas())
+    first, second = told(one, likely("a"), likely("b"))
+    assert list(first.prompt_logprobs.token_ids) == [8, 9]
+    assert list(first.prompt_logprobs.logprobs) == [-1, -2]
+    assert list(first.prompt_logprobs.top_token_ids) == [4, 5]
+    assert not second.HasField("prompt_logprobs")
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "text", "ended"),
+    [(0, "", True), (1, "", True), (2, "abX", True), (4, "abX", True), (5, "abXab", False)],
+)
+def test_a_stop_string_ends_nothing_within_the_first_min_tokens(
+    min_tokens: int, text: str, ended: bool
+) -> None:
+    one = answer(stop=stop(strings=["ab"], min_tokens=min_tokens))
+    deltas = told(one, tokens("abXab"))
+    assert ("".join(d.text for d in deltas), one.finished is not None) == (text, ended)
+
+
+def test_a_stop_string_that_begins_within_the_first_min_tokens_counts() -> None:
+    one = answer(stop=stop(strings=["bc"], min_tokens=2))
+    assert "".join(d.text for d in told(one, tokens("abcd"))) == "a"
+    assert finished(one).stop_string == "bc"
+
+
+def test_a_row_that_is_seated_again_keeps_its_first_times() -> None:
+    one = answer()
+    one.seated(Seated("r", 0.25, restore_s=0.5))
+    one.seated(Seated("r", 9.0))
+    told(one, tokens("ab", Finish("length")))
+    assert finished(one).timings.prefill.ToMilliseconds() == 750
+    assert finished(one).timings.restore.ToMilliseconds() == 500

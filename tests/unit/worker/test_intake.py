@@ -1,5 +1,6 @@
 """What a request may ask, and how it is refused: by the path of the field."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -10,7 +11,6 @@ from bramley.common.errors import ContextTooLong, InvalidRequest
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.worker import intake
 from bramley.worker.intake import ModelFacts
-from bramley.worker.request import Request
 
 FACTS = ModelFacts(
     context_tokens=64,
@@ -33,6 +33,10 @@ def stop(**fields: Any) -> generation_pb2.GenerateRequest:
     return request(stop=types_pb2.StopConditions(**fields))
 
 
+def delayed(**span: int) -> generation_pb2.GenerateRequest:
+    return request(stream=types_pb2.StreamOptions(max_delay=duration_pb2.Duration(**span)))
+
+
 BAD = [
     ("sampling.temperature", sampling(temperature=-1.0)),
     ("sampling.temperature", sampling(temperature=math.nan)),
@@ -46,21 +50,48 @@ BAD = [
     ("stop.strings", stop(strings=[""])),
     ("stop.strings", stop(strings=["x"] * 65)),
     ("stop.strings", stop(strings=["x" * 1025])),
-    ("n", request(n=2)),
+    ("stop.token_ids", stop(token_ids=[1] * 1025)),
+    ("stop.min_tokens", stop(min_tokens=-1)),
+    ("stop.bad_words", stop(bad_words=[""])),
+    ("stop.bad_words", stop(bad_words=["x"] * 129)),
+    ("stop.bad_words", stop(bad_words=["x" * 257])),
     ("n", request(n=0)),
-    ("stop.min_tokens", stop(min_tokens=1)),
-    ("stop.bad_words", stop(bad_words=["x"])),
-    ("sampling.logit_bias", sampling(logit_bias={1: 1.0})),
-    ("sampling.presence_penalty", sampling(presence_penalty=0.0)),
-    ("logprobs", request(logprobs=types_pb2.LogprobOptions())),
+    ("n", request(n=-1)),
+    ("n", request(n=17)),
+    ("n", request(n=2**31 - 1)),
+    ("sampling.logit_bias", sampling(logit_bias={1: 100.5})),
+    ("sampling.logit_bias", sampling(logit_bias={1: -math.inf})),
+    ("sampling.logit_bias", sampling(logit_bias={1: math.nan})),
+    ("sampling.logit_bias", sampling(logit_bias=dict.fromkeys(range(1025), 0.0))),
+    ("sampling.presence_penalty", sampling(presence_penalty=2.5)),
+    ("sampling.frequency_penalty", sampling(frequency_penalty=-2.5)),
+    ("sampling.repetition_penalty", sampling(repetition_penalty=0.0)),
+    ("sampling.repetition_penalty", sampling(repetition_penalty=1e-40)),
+    ("sampling.repetition_penalty", sampling(repetition_penalty=101.0)),
+    ("sampling.xtc_probability", sampling(xtc_probability=1.5)),
+    ("sampling.xtc_threshold", sampling(xtc_threshold=-0.5)),
+    *[
+        (f"sampling.{name}", sampling(**{name: value}))
+        for name in (
+            "xtc_probability",
+            "xtc_threshold",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+        )
+        for value in (math.nan, math.inf, -math.inf)
+    ],
+    ("logprobs.top", request(logprobs=types_pb2.LogprobOptions(top=21))),
+    ("logprobs.top", request(logprobs=types_pb2.LogprobOptions(top=-1))),
+    ("priority", request(priority=5)),
     ("tools", request(tools=[types_pb2.Tool(name="f")])),
     ("constraint", request(constraint=types_pb2.Constraint(regex="a"))),
     ("adapter", request(adapter="a")),
     ("speculation", request(speculation=types_pb2.SpeculationOptions(disabled=True))),
-    (
-        "stream.max_delay",
-        request(stream=types_pb2.StreamOptions(max_delay=duration_pb2.Duration(seconds=1))),
-    ),
+    ("stream.max_delay", delayed(seconds=10, nanos=1)),
+    ("stream.max_delay", delayed(seconds=-1)),
+    ("stream.max_delay", delayed(nanos=-1)),
+    ("stream.max_delay", delayed(seconds=2**62)),
 ]
 
 
@@ -81,7 +112,13 @@ def test_a_bad_field_is_refused_by_its_path(
         sampling(temperature=1e-40, top_k=-1),
         sampling(top_k=2**31 - 1),
         stop(max_tokens=1, strings=["a"], token_ids=[1], ignore_eos=True, include_stop=True),
-        request(n=1),
+        request(n=16, priority=types_pb2.PRIORITY_CLASS_SYSTEM),
+        sampling(xtc_probability=1.0, xtc_threshold=1.0, repetition_penalty=0.1),
+        sampling(presence_penalty=-2.0, frequency_penalty=2.0, penalty_window=2**32 - 1),
+        sampling(logit_bias=dict.fromkeys(range(1024), -100.0)),
+        stop(min_tokens=0, bad_words=["x" * 256] * 128),
+        request(logprobs=types_pb2.LogprobOptions(top=20, prompt=True)),
+        delayed(seconds=10),
     ],
 )
 def test_a_good_request_passes(message: generation_pb2.GenerateRequest) -> None:
@@ -96,9 +133,42 @@ def test_a_prompt_of_no_or_unknown_ids_is_refused(prompt: list[int]) -> None:
     assert raised.value.field == "token_ids"
 
 
-def test_a_stop_id_outside_the_vocabulary_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="300"):
-        intake.check_tokens(stop(token_ids=[300]), [1], FACTS)
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("stop.token_ids", stop(token_ids=[299, 300])),
+        ("sampling.logit_bias", sampling(logit_bias={299: 1.0, 300: 1.0})),
+    ],
+)
+def test_an_id_outside_the_vocabulary_is_refused(
+    field: str, message: generation_pb2.GenerateRequest
+) -> None:
+    with pytest.raises(InvalidRequest, match="300") as raised:
+        intake.check_tokens(message, [1], FACTS)
+    assert raised.value.field == field
+
+
+@pytest.mark.parametrize(("conditions", "most"), [({"max_tokens": 5}, 5), ({}, 63)])
+def test_more_min_tokens_than_the_answer_may_take_are_refused(
+    conditions: dict[str, int], most: int
+) -> None:
+    assert intake.check_tokens(stop(min_tokens=most, **conditions), [1], FACTS) == most
+    with pytest.raises(InvalidRequest) as raised:
+        intake.check_tokens(stop(min_tokens=most + 1, **conditions), [1], FACTS)
+    assert raised.value.field == "stop.min_tokens"
+
+
+def test_logprobs_of_more_values_than_there_are_or_may_be_are_refused() -> None:
+    few = dataclasses.replace(FACTS, vocabulary=10, context_tokens=1 << 20)
+    for field, options, prompt in (
+        ("logprobs.top", types_pb2.LogprobOptions(top=11), [1]),
+        ("logprobs.prompt", types_pb2.LogprobOptions(top=9, prompt=True), [1] * 104_858),
+    ):
+        with pytest.raises(InvalidRequest) as raised:
+            intake.check_tokens(request(logprobs=options), prompt, few)
+        assert raised.value.field == field
+    enough = types_pb2.LogprobOptions(top=9, prompt=True)
+    intake.check_tokens(request(logprobs=enough), [1] * 104_857, few)
 
 
 @pytest.mark.parametrize(
@@ -139,28 +209,3 @@ def test_b009_without_a_limit_the_answer_takes_the_room_left() -> None:
     assert intake.check_tokens(request(), [1] * 60, FACTS) == 4
     with pytest.raises(ContextTooLong):
         intake.check_tokens(request(), [1] * 64, FACTS)
-
-
-def made(message: generation_pb2.GenerateRequest) -> Request:
-    return intake.to_request(message, "r", [1], 5, FACTS)
-
-
-def test_what_is_not_asked_for_is_the_model_s_default() -> None:
-    assert made(request()).sampling.temperature == 0.6
-    assert made(request()).sampling.top_k == 20
-    assert made(sampling(temperature=0.0)).sampling.greedy
-
-
-@pytest.mark.parametrize("top_k", [-1, 0, 300, 2**31 - 1])
-def test_a_top_k_of_none_or_above_the_vocabulary_keeps_all(top_k: int) -> None:
-    assert made(sampling(top_k=top_k)).sampling.top_k == 0
-
-
-def test_seeds_differ_unless_given() -> None:
-    assert made(request()).sampling.seed != made(request()).sampling.seed
-    assert made(sampling(seed=0)).sampling.seed == 0
-
-
-def test_end_tokens_end_unless_ignored() -> None:
-    assert made(request()).stop.end_ids == {256, 257}
-    assert made(stop(ignore_eos=True)).stop.end_ids == frozenset()
