@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 _NEWEST = 0.5  # weight of the newest measurement
+_ENOUGH_TOKENS = 128
 
 
 @dataclass(slots=True)
@@ -32,7 +33,8 @@ class Costs:
         self.owed_s = seconds
         # Never nothing a token, or the estimate of one slow forward would ask for endless chunks.
         measured = max(seconds - self.forward_s, seconds / 4) / tokens
-        self.token_s += _NEWEST * (measured - self.token_s)
+        # A few tokens tell of the forward, and little of themselves.
+        self.token_s += _NEWEST * min(tokens / _ENOUGH_TOKENS, 1.0) * (measured - self.token_s)
 
     def decoded(self, seconds: float) -> None:
         """Count a decode step against what is owed."""

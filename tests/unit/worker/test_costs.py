@@ -17,7 +17,7 @@ def test_a_tiny_chunk_that_took_long_does_not_teach_that_tokens_are_free() -> No
     costs = Costs(forward_s=0.5, token_s=0.001)
     for _ in range(20):
         costs.prefilled(4, 0.4)
-    assert costs.tokens(10.0) < 400
+    assert costs.tokens(10.0) < 2000
 
 
 def test_decoding_works_off_what_it_is_owed() -> None:
