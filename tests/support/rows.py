@@ -1,6 +1,7 @@
-"""A batch of rows over one layer's state, beside a plain model of what it should hold."""
+"""A batch of rows over the states of some layers, beside a plain model of what it should give."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
@@ -8,78 +9,241 @@ from numpy.typing import NDArray
 
 from bramley.worker.cache.contract import LayerState
 from bramley.worker.cache.full import FullState
+from bramley.worker.cache.rotating import RotatingState
 from bramley.worker.cache.table import RowTable
+from support.arrays import floats
 
 HEADS, SIZE = 2, 4
+WRONG = -1  # a token whose keys and values are NaN
+
+Floats = NDArray[np.float32]
+Tokens = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer should do: a window of 0 is full attention."""
+
+    window: int = 0
+    keep: int = 0
+
+    def make(self, table: RowTable) -> FullState | RotatingState:
+        """Make its state."""
+        return RotatingState(table, self.window, self.keep) if self.window else FullState(table)
+
+    def visible(self, position: int) -> list[int]:
+        """Positions that the token at ``position`` sees."""
+        if not self.window:
+            return list(range(position + 1))
+        recent = self.window - self.keep
+        return [p for p in range(position + 1) if p > position - recent or p < self.keep]
+
+    def needed(self, length: int) -> list[int]:
+        """Positions that a token after so many would see, itself aside."""
+        return self.visible(length)[:-1]
+
+
+FULL, ROTATING, SINKS = Layer(), Layer(window=6), Layer(window=9, keep=3)
 
 # Every kind of state that obeys the contract; a new kind is added here and nowhere else.
-KINDS: dict[str, Callable[[RowTable], FullState]] = {"full": FullState}
+KINDS: dict[str, tuple[Layer, ...]] = {
+    "full": (FULL,),
+    "rotating": (ROTATING,),
+    "sinks": (SINKS,),
+    "mixture": (FULL, ROTATING, ROTATING, SINKS, Layer(window=40)),
+}
 
-Tokens = NDArray[np.float32]  # (tokens, HEADS, SIZE), keys; values are keys + 0.5
+
+def content(tokens: Tokens, layer: int = 0) -> Floats:
+    """Make a layer's keys of tokens, (tokens, HEADS, SIZE); values are keys + 0.5."""
+    grid = np.arange(HEADS * SIZE).reshape(HEADS, SIZE)
+    numbers = np.asarray(tokens, np.float64).reshape(-1, 1, 1)
+    noise = np.modf(np.sin(numbers * 12.9898 + grid * 78.233 + layer) * 43758.5453)[0]
+    noise[numbers[:, 0, 0] == WRONG] = np.nan
+    return noise.astype(np.float32)
 
 
-def tokens(first: int, count: int) -> Tokens:
-    """Make recognisable content: token t is filled with numbers around t."""
-    grid = np.arange(count * HEADS * SIZE, dtype=np.float32).reshape(count, HEADS, SIZE)
-    return (grid / 1000 + first).astype(np.float32)
+def attention(layer: Layer, index: int, tokens: Tokens, last: int) -> Floats:
+    """What the last tokens of a row should give at a layer, (last, HEADS, SIZE)."""
+    keys = content(tokens, index)
+    out = np.zeros((last, HEADS, SIZE), np.float32)
+    for i, position in enumerate(range(len(tokens) - last, len(tokens))):
+        seen = keys[layer.visible(position)]
+        scores = np.einsum("hd,phd->hp", keys[position, :, ::-1], seen).astype(np.float64)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        out[i] = np.einsum("hp,phd->hd", weights, seen + 0.5)
+    return out
 
 
 class Rows:
-    """State and table of one batch, driven as the engine drives them."""
+    """States and table of one batch, driven as the engine drives them."""
 
-    def __init__(self, kind: str) -> None:
-        self.table = RowTable()
-        self.state = KINDS[kind](self.table)
+    def __init__(self, kind: str, width_step: int = 1) -> None:
+        self.table = RowTable(width_step)
+        self.specs = KINDS[kind]
+        self.states = [spec.make(self.table) for spec in self.specs]
+
+    @classmethod
+    def of(cls, kind: str, rows: Sequence[Tokens], width_step: int = 1) -> "Rows":
+        """Make a batch that holds some rows."""
+        made = cls(kind, width_step)
+        for _ in rows:
+            made.join()
+        if any(rows):
+            made.append(rows)
+        return made
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row."""
+        return self.table.lengths
+
+    @property
+    def nbytes(self) -> int:
+        """Of all layers."""
+        return sum(state.nbytes for state in self.states)
+
+    def arrays(self) -> list[mx.array]:
+        """Of all layers."""
+        return [array for state in self.states for array in state.arrays()]
 
     def join(self) -> None:
         """Add an empty row at the end."""
-        self.table.lengths.append(0)
+        self.table.join()
 
     def leave(self, row: int) -> None:
         """Remove a row; the last takes its place."""
-        last = len(self.table.lengths) - 1
+        last = len(self.lengths) - 1
         if row != last:
-            self.state.move_row(last, row)
-            self.table.lengths[row] = self.table.lengths[last]
-        self.state.clear_row(last)
-        self.table.lengths.pop()
+            self.move(last, row)
+        self.clear(last)
+        self.table.leave_last()
+
+    def clear(self, row: int) -> None:
+        """Empty a row."""
+        for state in self.states:
+            state.clear_row(row)
+        self.table.clear(row)
+
+    def move(self, source: int, target: int) -> None:
+        """Put a row in another's place."""
+        for state in self.states:
+            state.move_row(source, target)
+        self.table.move(source, target)
+
+    def copy(self, source: int, target: int) -> None:
+        """Copy a row over another."""
+        for state in self.states:
+            state.copy_row(source, target)
+        self.table.copy(source, target)
+
+    def swap(self, a: int, b: int) -> None:
+        """Exchange two rows."""
+        for state in self.states:
+            state.swap_rows(a, b)
+        self.table.swap(a, b)
 
     def rollback(self, row: int, count: int) -> None:
         """Forget a row's last tokens."""
-        self.state.rollback(row, count)
-        self.table.lengths[row] -= count
+        for state in self.states:
+            state.rollback(row, count)
+        self.table.rollback(row, count)
+
+    def reserve(self, rows: int, columns: int) -> None:
+        """Make room."""
+        for state in self.states:
+            state.reserve(rows, columns)
+
+    def shrink(self, rows: int, columns: int) -> None:
+        """Give room back."""
+        for state in self.states:
+            state.shrink(rows, columns)
 
     def append(
-        self, content: Sequence[Tokens], *, first: int = 0, junk: float = 0.0
-    ) -> tuple[mx.array, mx.array]:
-        """Append to the rows from ``first`` on, padded with ``junk`` to the longest."""
-        width = max(1, *(len(part) for part in content))
-        padded = np.full((len(content), width, HEADS, SIZE), junk, np.float32)
-        for row, part in enumerate(content):
-            padded[row, : len(part)] = part
+        self, rows: Sequence[Tokens], *, first: int = 0, junk: float = 0.0, commit: bool = True
+    ) -> list[list[Floats]]:
+        """Append to the rows from ``first`` on, padded with ``junk`` to the longest.
+
+        Returns:
+            What the tokens give, (tokens, HEADS, SIZE), of each layer and row.
+        """
+        width = max(1, *map(len, rows))
+        self.table.begin(range(first, first + len(rows)), width, list(map(len, rows)))
+        for state in self.states:
+            state.prepare()
+        outputs = [self._attend(index, rows, width, junk) for index in range(len(self.states))]
+        if commit:
+            self.table.commit()
+        mx.eval(outputs, self.arrays())
+        return [
+            [floats(output[row, :, : len(part)]).swapaxes(0, 1) for row, part in enumerate(rows)]
+            for output in outputs
+        ]
+
+    def _attend(self, index: int, rows: Sequence[Tokens], width: int, junk: float) -> mx.array:
+        state = self.states[index]
+        padded = np.full((len(rows), width, HEADS, SIZE), junk, np.float32)
+        for row, part in enumerate(rows):
+            padded[row, : len(part)] = content(part, index)
         keys = mx.array(padded.transpose(0, 2, 1, 3))
-        rows = range(first, first + len(content))
-        self.table.begin(rows, width, [len(part) for part in content])
-        fetched = self.state.update_and_fetch(keys, keys + 0.5)
-        mx.eval(fetched, self.state.arrays())
-        self.table.commit()
-        return fetched
+        mask = state.make_mask(width)
+        seen = state.update_and_fetch(keys, keys + 0.5)
+        queries = keys[..., ::-1]
+        return mx.fast.scaled_dot_product_attention(queries, *seen, scale=1.0, mask=mask)
 
-    def export(self, row: int, start: int, stop: int) -> NDArray[np.uint8]:
-        """Copy a row's tokens out as bytes."""
-        target = np.zeros(self.state.export_bytes(stop - start), np.uint8)
-        self.state.export_row(row, start, stop, target)
-        return target
+    def export(self, row: int, stop: int) -> list[NDArray[np.uint8]]:
+        """Copy a row's state at ``stop`` out, of each layer."""
+        targets = [np.zeros(state.export_bytes(stop), np.uint8) for state in self.states]
+        for state, target in zip(self.states, targets, strict=True):
+            state.export_row(row, 0, stop, target)
+        return targets
 
-    def read(self, row: int) -> Tokens:
-        """Return a row's tokens, from an export of all of it."""
-        length = self.table.lengths[row]
+    def import_(self, row: int, stop: int, exported: Sequence[NDArray[np.uint8]]) -> None:
+        """Make a row equal an export."""
+        for state, source in zip(self.states, exported, strict=True):
+            state.import_row(row, 0, stop, source, stop)
+        self.table.imported(row, stop)
+
+    def read(self, row: int, stop: int | None = None) -> list[Floats]:
+        """Return a row's keys, of each layer, as far as they are still needed."""
+        length = self.lengths[row] if stop is None else stop
+        keys: list[Floats] = []
         if length == 0:
-            return np.zeros((0, HEADS, SIZE), np.float32)
-        exported = self.export(row, 0, length).view(np.float32)
-        keys, values = exported.reshape(2, HEADS, length, SIZE).transpose(0, 2, 1, 3)
-        np.testing.assert_array_equal(values, keys + np.float32(0.5))
+            return [content([]) for _ in self.states]
+        for spec, exported in zip(self.specs, self.export(row, length), strict=True):
+            needed = len(spec.needed(length))
+            pair = exported.view(np.float32).reshape(2, HEADS, needed, SIZE).transpose(0, 2, 1, 3)
+            np.testing.assert_array_equal(pair[1], pair[0] + np.float32(0.5))
+            keys.append(pair[0])
         return keys
+
+    def expected(self, tokens: Tokens) -> list[Floats]:
+        """Return what ``read`` should, for a row of these tokens."""
+        return [
+            content([tokens[position] for position in spec.needed(len(tokens))], index)
+            for index, spec in enumerate(self.specs)
+        ]
+
+    def holds(self, row: int, tokens: Tokens) -> None:
+        """Check that a row is of these tokens, bit for bit."""
+        assert self.lengths[row] == len(tokens)
+        for found, expected in zip(self.read(row), self.expected(tokens), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+    def gives(self, outputs: list[list[Floats]], row: int, tokens: Tokens) -> None:
+        """Check what the last append gave at a row, which is of these tokens with it."""
+        for index, spec in enumerate(self.specs):
+            given = outputs[index][row]
+            expected = attention(spec, index, tokens, len(given))
+            np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-5)
+
+
+def same(some: list[list[Floats]], others: list[list[Floats]]) -> None:
+    """Check that two appends gave the same bits."""
+    for a, b in zip(some, others, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
 
 
 def contract(state: LayerState) -> LayerState:

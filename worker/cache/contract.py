@@ -10,17 +10,20 @@ for every kind:
  3. **Padding is never read.** Columns at or beyond a row's length change nothing, whatever
     finite numbers they hold, and padding that a forward writes is not part of the row.
  4. **Joining.** A new row starts at length 0, and nothing of the seat's former row is seen.
- 5. **Moving.** ``move_row`` makes the target row equal the source, at the cost of the two
-    rows' own lengths; the source seat may then be reused.
- 6. **Leaving.** Removing a row changes no other row, and leaves nothing in its seat: a row
-    that went wrong (NaN) must not poison the next one, and a mask does not hold NaN back.
+ 5. **Moving.** ``move_row`` and ``copy_row`` make the target row equal the source,
+    ``swap_rows`` each equal the other, at the cost of the two rows' own lengths. A move
+    leaves the source's seat as clearing it does; a copy leaves the source as it was.
+ 6. **Leaving.** Removing a row changes no other row, and leaves nothing in its seat, padding
+    and rejected drafts included: a row that went wrong (NaN) must not poison the next one,
+    and a mask does not hold NaN back.
  7. **Rollback.** After ``rollback(row, n)`` the row is as if its last n tokens had never
     been appended; a kind that cannot do that raises CannotRollback and changes nothing.
  8. **Export.** ``export_row`` copies a row's tokens into the caller's memory and keeps no view
-    of live state, so later appends neither change the copy nor cost a copy themselves.
+    of live state, so later appends neither change the copy nor cost a copy themselves. A
+    kind that is not sliceable exports its state at ``stop`` as a whole, while it still has it.
  9. **Import.** ``import_row`` of an export makes the row equal what was exported, bit for
     bit; appending to it equals appending to the original.
-10. **Growth.** ``reserve`` keeps every row's content.
+10. **Growth.** ``reserve``, ``prepare`` and ``shrink`` keep every row's content.
 11. **Bytes.** ``nbytes`` is what the arrays really take, spare room included.
 12. **Length.** A row's state is for exactly ``table.lengths[row]`` tokens, also after a
     forward that failed: state beyond it is not part of the row.
@@ -39,12 +42,29 @@ class CannotRollback(Exception):
     """This kind has no way back over these tokens; restore a snapshot or prefill again."""
 
 
+class CannotExport(Exception):
+    """The state at this place is gone; export at a later one, or when it is reached."""
+
+
 class LayerState(Protocol):
-    """One layer's state of all rows. Model files call it as their cache; see each kind."""
+    """One layer's state of all rows. Model files call it as their cache; see each kind.
+
+    Methods that change rows are called for every layer, and then the table's method of the
+    same name once: until then all lengths are as they were.
+    """
 
     @property
     def kind(self) -> str:
         """The kind's name: full, rotating, recurrent, affine, turboquant, paged, latent."""
+        ...
+
+    @property
+    def is_sliceable(self) -> bool:
+        """Whether any run of tokens can be exported and imported by itself.
+
+        Otherwise an export starts at token 0, holds the state at its ``stop``, and is imported
+        whole, over whatever the row had.
+        """
         ...
 
     @property
@@ -60,20 +80,40 @@ class LayerState(Protocol):
         """Have room for so many rows of so many tokens (law 10)."""
         ...
 
+    def prepare(self) -> None:
+        """Have room for the forward that the table has begun, before the model is called."""
+        ...
+
+    def shrink(self, rows: int, columns: int) -> None:
+        """Give back room beyond so many rows of so many tokens, and beyond what there is."""
+        ...
+
+    def row_bytes(self, tokens: int) -> int:
+        """Return what a row of so many tokens takes; 0 before the first forward."""
+        ...
+
     def reset(self) -> None:
         """Forget every row and free the arrays."""
         ...
 
     def clear_row(self, row: int) -> None:
-        """Leave nothing of a row in its seat (law 6), before its length goes."""
+        """Leave nothing of a row in its seat (law 6)."""
         ...
 
     def move_row(self, source: int, target: int) -> None:
-        """Copy a row over another (law 5). Both lengths are still as they were."""
+        """Put a row in another's place, and leave nothing in its seat (law 5)."""
+        ...
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Copy a row over another (law 5)."""
+        ...
+
+    def swap_rows(self, a: int, b: int) -> None:
+        """Exchange two rows (law 5)."""
         ...
 
     def rollback(self, row: int, tokens: int) -> None:
-        """Forget a row's last tokens (law 7), before the caller lowers its length.
+        """Forget a row's last tokens (law 7).
 
         Raises:
             CannotRollback: not possible for this kind at this place.
@@ -90,14 +130,18 @@ class LayerState(Protocol):
         ...
 
     def export_row(self, row: int, start: int, stop: int, target: Bytes) -> None:
-        """Copy a row's state of the tokens [start, stop) into ``target`` (law 8)."""
+        """Copy a row's state of the tokens [start, stop) into ``target`` (law 8).
+
+        Raises:
+            CannotExport: this kind has no longer what it takes; nothing was copied.
+        """
         ...
 
     def import_row(self, row: int, start: int, stop: int, source: Bytes, held: int) -> None:
         """Write an export's tokens [start, stop) into a row (law 9).
 
         Args:
-            row: whose length is the caller's to raise.
+            row: its length becomes ``stop`` by ``RowTable.imported``, once all have imported.
             start: place of the export's first token.
             stop: end of the tokens that are wanted.
             source: an export of ``held`` tokens from ``start`` on, of which the rest is left.

@@ -6,24 +6,154 @@ integers. Every layer's state reads this one table; none advances by itself.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import mlx.core as mx
+
+
+class Follower(Protocol):
+    """What also keeps something of each row: told of every change, before it is made."""
+
+    def join(self) -> None:
+        """An empty row comes, at the end."""
+        ...
+
+    def leave_last(self) -> None:
+        """The last row goes."""
+        ...
+
+    def copy(self, source: int, target: int) -> None:
+        """A row becomes what another is."""
+        ...
+
+    def swap(self, a: int, b: int) -> None:
+        """Two rows change seats."""
+        ...
+
+    def clear(self, row: int) -> None:
+        """A row becomes empty, and its seat is clean."""
+        ...
+
+    def rollback(self, row: int, tokens: int) -> None:
+        """A row loses its last tokens."""
+        ...
+
+    def imported(self, row: int, tokens: int) -> None:
+        """An export of so many tokens becomes the row."""
+        ...
+
+    def begin(self) -> None:
+        """A forward is open, and the one before it is over, committed or not."""
+        ...
+
+    def commit(self, valid: Sequence[int]) -> None:
+        """The forward's tokens become part of its rows, so many of each."""
+        ...
+
+
+class Seats:
+    """How many columns of each seat may hold something: padding and drafts outlive no row."""
+
+    def __init__(self) -> None:
+        self._used: dict[int, int] = {}
+
+    def __getitem__(self, row: int) -> int:
+        """Columns, from the first, beyond which a seat holds zeros."""
+        return self._used.get(row, 0)
+
+    def touch(self, row: int, columns: int) -> None:
+        """Some of the first ``columns`` may have been written."""
+        self._used[row] = max(self[row], columns)
+
+    def clean(self, row: int, columns: int = 0) -> None:
+        """What lies beyond ``columns`` was zeroed."""
+        self._used[row] = columns
 
 
 class RowTable:
     """Lengths of all rows, and the window that the current forward works on.
 
     Between ``begin`` and ``commit`` the properties describe one forward of ``columns``
-    tokens over the rows ``first .. first + count - 1``.
+    tokens over the rows ``first .. first + count - 1``. The methods that change rows keep
+    the books only: each layer's state does its part first, by the method of the same name.
+
+    Attributes:
+        lengths: tokens of each row; for reading.
+        used: columns of each seat that may hold something.
+        followers: what else goes with the rows.
+        width_step: a forward of several columns a row reads a multiple of it, where every
+            new shape of attention has to be planned.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width_step: int = 1) -> None:
         self.lengths: list[int] = []
+        self.used = Seats()
+        self.followers: list[Follower] = []
+        self.width_step = width_step
         self.first = 0
         self.count = 0
         self.columns = 0
         self._valid: list[int] = []
         self._memo: dict[object, mx.array] = {}
+
+    # Rows.
+
+    def join(self) -> None:
+        """Append an empty row."""
+        for follower in self.followers:
+            follower.join()
+        self.lengths.append(0)
+
+    def leave_last(self) -> None:
+        """Drop the last row, whose seat is clean."""
+        for follower in self.followers:
+            follower.leave_last()
+        self.lengths.pop()
+        self.used.clean(len(self.lengths))
+
+    def move(self, source: int, target: int) -> None:
+        """Make a row what another is, and the other empty."""
+        if source != target:
+            self.copy(source, target)
+            self.clear(source)
+
+    def copy(self, source: int, target: int) -> None:
+        """Make a row what another is."""
+        for follower in self.followers:
+            follower.copy(source, target)
+        self.lengths[target] = self.lengths[source]
+        self.used.clean(target, self.lengths[source])
+
+    def swap(self, a: int, b: int) -> None:
+        """Let two rows change seats."""
+        for follower in self.followers:
+            follower.swap(a, b)
+        self.lengths[a], self.lengths[b] = self.lengths[b], self.lengths[a]
+        for row in (a, b):
+            self.used.clean(row, self.lengths[row])
+
+    def clear(self, row: int) -> None:
+        """Make a row empty, whose seat is clean."""
+        for follower in self.followers:
+            follower.clear(row)
+        self.lengths[row] = 0
+        self.used.clean(row)
+
+    def rollback(self, row: int, tokens: int) -> None:
+        """Take a row's last tokens from it, as every layer's state allowed."""
+        assert 0 <= tokens <= self.lengths[row]
+        for follower in self.followers:
+            follower.rollback(row, tokens)
+        self.lengths[row] -= tokens
+
+    def imported(self, row: int, tokens: int) -> None:
+        """Count what every layer's state imported as the row's ``tokens``."""
+        for follower in self.followers:
+            follower.imported(row, tokens)
+        self.lengths[row] = tokens
+        self.used.touch(row, tokens)
+
+    # The forward.
 
     def begin(self, rows: range, columns: int, valid: Sequence[int] | None = None) -> None:
         """Open a forward of ``columns`` tokens over ``rows``.
@@ -40,9 +170,15 @@ class RowTable:
         assert len(self._valid) == self.count
         assert all(0 <= n <= columns for n in self._valid)
         self._memo.clear()
+        for row, start in zip(rows, self.starts, strict=True):
+            self.used.touch(row, start + columns)
+        for follower in self.followers:
+            follower.begin()
 
     def commit(self) -> None:
         """Count the forward's valid tokens as written."""
+        for follower in self.followers:
+            follower.commit(self._valid)
         for row, written in enumerate(self._valid, self.first):
             self.lengths[row] += written
         self._memo.clear()
@@ -53,6 +189,11 @@ class RowTable:
         return slice(self.first, self.first + self.count)
 
     @property
+    def valid(self) -> Sequence[int]:
+        """How many of the columns count, for each of the forward's rows."""
+        return self._valid
+
+    @property
     def starts(self) -> list[int]:
         """Length of each of the forward's rows before it."""
         return self.lengths[self.first : self.first + self.count]
@@ -60,13 +201,17 @@ class RowTable:
     @property
     def uniform(self) -> int | None:
         """The length of all rows of the forward if they agree, else None."""
-        starts = self.starts
-        return starts[0] if min(starts) == max(starts) else None
+        return agreed(self.starts)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest row, its new tokens included."""
+        return max(self.starts) + self.columns
 
     @property
     def width(self) -> int:
-        """Columns that the forward reads: the longest row, its new tokens included."""
-        return max(self.starts) + self.columns
+        """Columns that the forward reads."""
+        return self.stepped(self.longest)
 
     @property
     def offset(self) -> int | mx.array:
@@ -74,17 +219,30 @@ class RowTable:
         uniform = self.uniform
         if uniform is not None:
             return uniform
-        return self._remember("offset", lambda: mx.array(self.starts))
+        return self.remember("offset", lambda: mx.array(self.starts))
 
-    def flat_places(self, heads: int, capacity: int) -> mx.array:
-        """Where new tokens go in a (rows * heads * capacity, D) view, as (B * H * L,)."""
+    def stepped(self, width: int) -> int:
+        """Round a width up as the forward needs it; one column a row is never rounded."""
+        return round_up(width, self.width_step) if self.columns > 1 else width
+
+    def flat_places(self, starts: Sequence[int], heads: int, capacity: int) -> mx.array:
+        """Say where new tokens go in a (rows * heads * capacity, D) view.
+
+        Args:
+            starts: column of the first new token, for each of the forward's rows.
+            heads: of the array.
+            capacity: columns of the array.
+
+        Returns:
+            Places, (B * H * L,).
+        """
 
         def places() -> mx.array:
             rows = mx.arange(self.first, self.first + self.count)[:, None, None]
-            columns = mx.array(self.starts)[:, None, None] + mx.arange(self.columns)
+            columns = mx.array(list(starts))[:, None, None] + mx.arange(self.columns)
             return ((rows * heads + mx.arange(heads)[:, None]) * capacity + columns).reshape(-1)
 
-        return self._remember(("places", heads, capacity), places)
+        return self.remember(("places", tuple(starts), heads, capacity), places)
 
     def mask(self, window: int | None = None) -> mx.array:
         """Say which columns each new token may see.
@@ -97,18 +255,33 @@ class RowTable:
         """
 
         def build() -> mx.array:
-            queries = mx.array(self.starts)[:, None, None, None]
-            queries = queries + mx.arange(self.columns)[:, None]
+            queries = self.queries
             keys = mx.arange(self.width)
             seen = keys <= queries
             if window is not None:
                 seen = seen & (keys > queries - window)
             return seen
 
-        return self._remember(("mask", window), build)
+        return self.remember(("mask", window), build)
 
-    def _remember(self, key: object, build: Callable[[], mx.array]) -> mx.array:
+    @property
+    def queries(self) -> mx.array:
+        """Positions of the new tokens, (B, 1, L, 1)."""
+        return mx.array(self.starts)[:, None, None, None] + mx.arange(self.columns)[:, None]
+
+    def remember(self, key: object, build: Callable[[], mx.array]) -> mx.array:
+        """Return what was built under ``key`` in this forward, or build it."""
         found = self._memo.get(key)
         if found is None:
             found = self._memo[key] = build()
         return found
+
+
+def agreed(numbers: Sequence[int]) -> int | None:
+    """Return the number that all are, or None."""
+    return numbers[0] if min(numbers) == max(numbers) else None
+
+
+def round_up(number: int, step: int) -> int:
+    """Return the next multiple of ``step``."""
+    return -(-number // step) * step

@@ -1,0 +1,203 @@
+"""Keys and values of all rows, (rows, Hkv, columns, D) each: room, writes, whole rows."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+
+from bramley.worker.cache.contract import Bytes
+from bramley.worker.cache.table import RowTable, Seats, agreed, round_up
+
+COLUMNS_STEP = 256
+
+
+class KeysAndValues:
+    """The two arrays of one layer, and what kinds that consist of them have in common.
+
+    A kind says how many columns a row has by ``_held``, and by ``_used`` which columns of a
+    seat may hold something. Nobody may keep ``keys`` or ``values``, or a view of them, across
+    a step: a live alias makes the next write copy everything. They are plain attributes
+    because some model files assign them.
+    """
+
+    def __init__(self, table: RowTable, used: Seats) -> None:
+        self._table = table
+        self._used = used
+        self._shapes: tuple[tuple[int, int, mx.Dtype], ...] = ()
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+
+    @property
+    def offset(self) -> int | mx.array:
+        """Position of the forward's first token, one for all rows or (B,)."""
+        return self._table.offset
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values, spare room included."""
+        return sum(array.nbytes for array in self.arrays())
+
+    def arrays(self) -> list[mx.array]:
+        """Keys and values, once there are any."""
+        return [array for array in (self.keys, self.values) if array is not None]
+
+    def reset(self) -> None:
+        """Forget every row and free the arrays."""
+        self.keys = self.values = None
+
+    def clear_row(self, row: int) -> None:
+        """Zero the seat: a masked NaN key is harmless, a masked NaN value is not."""
+        self._zero(row, 0, self._used[row])
+
+    def move_row(self, source: int, target: int) -> None:
+        """Copy the source's tokens over the target, and clear the source's seat."""
+        self.copy_row(source, target)
+        self._zero(source, 0, self._used[source])
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Copy the source's tokens over the target."""
+        held = self._held(source)
+        self._replace({target: self._copies(source, 0, held)})
+
+    def swap_rows(self, a: int, b: int) -> None:
+        """Exchange the tokens of two rows."""
+        copies = self._copies(a, 0, self._held(a)), self._copies(b, 0, self._held(b))
+        self._replace({b: copies[0], a: copies[1]})
+
+    # For the kinds.
+
+    def _held(self, row: int) -> int:
+        """Columns that a row has."""
+        raise NotImplementedError
+
+    @property
+    def _token_bytes(self) -> int:
+        return sum(heads * size * dtype.size for heads, size, dtype in self._shapes)
+
+    def _learn(self, keys: mx.array, values: mx.array) -> None:
+        if not self._shapes:
+            self._shapes = tuple((a.shape[1], a.shape[3], a.dtype) for a in (keys, values))
+
+    def _make_room(self, rows: int, columns: int, columns_max: int | None = None) -> None:
+        if not self._shapes:
+            return
+        if self.keys is None:
+            self._resize(rows, _capped(round_up(columns, COLUMNS_STEP), columns_max))
+            return
+        held_rows, held_columns = self._room
+        if rows <= held_rows and columns <= held_columns:
+            return
+        # Doubled, so that growing costs a constant share. More rows leave spare columns
+        # behind, or one long row would make every row long.
+        if rows > held_rows:
+            needed = max([columns, *map(self._held, range(len(self._table.lengths)))])
+            rows, columns = max(rows, 2 * held_rows), round_up(needed, COLUMNS_STEP)
+        else:
+            rows = held_rows
+            columns = max(round_up(columns, COLUMNS_STEP), 2 * held_columns)
+        self._resize(rows, _capped(columns, columns_max))
+
+    def _give_back(self, rows: int, columns: int, columns_max: int | None = None) -> None:
+        if self.keys is None:
+            return
+        held_rows, held_columns = self._room
+        live = range(len(self._table.lengths))
+        rows = min(max(rows, len(live)), held_rows)
+        needed = round_up(max([columns, *map(self._held, live)]), COLUMNS_STEP)
+        columns = min(_capped(needed, columns_max), held_columns)
+        if rows == 0 or columns == 0:
+            self.reset()
+        elif (rows, columns) != (held_rows, held_columns):
+            self._resize(rows, columns)
+
+    @property
+    def _room(self) -> tuple[int, int]:
+        assert self.keys is not None
+        rows, _, columns, _ = self.keys.shape
+        return rows, columns
+
+    def _resize(self, rows: int, columns: int) -> None:
+        resized: list[mx.array] = []
+        held = self.arrays()
+        for i, (heads, size, dtype) in enumerate(self._shapes):
+            if held and rows <= self._room[0] and columns <= self._room[1]:
+                # A gather: a slice would keep all of the former memory.
+                resized.append(mx.take(held[i][:, :, :columns], mx.arange(rows), axis=0))
+                continue
+            room = mx.zeros((rows, heads, columns, size), dtype=dtype)
+            if held:
+                kept_rows, kept = min(rows, self._room[0]), min(columns, self._room[1])
+                room[:kept_rows, :, :kept] = held[i][:kept_rows, :, :kept]
+            resized.append(room)
+        self.keys, self.values = resized
+        mx.eval(resized)  # so that one layer at a time holds both the old and the new
+
+    def _write(self, new: Sequence[mx.array], starts: Sequence[int]) -> None:
+        """Write (B, Hkv, L, D) each, at a column of its own for each of the forward's rows."""
+        self.keys, self.values = (
+            self._written(held, fresh, starts)
+            for held, fresh in zip(self.arrays(), new, strict=True)
+        )
+
+    def _written(self, held: mx.array, new: mx.array, starts: Sequence[int]) -> mx.array:
+        table, start = self._table, agreed(starts)
+        if start is not None:
+            held[table.rows, :, start : start + table.columns] = new
+            return held
+        shape = held.shape
+        flat = held.reshape(-1, shape[-1])
+        places = table.flat_places(starts, shape[1], shape[2])
+        flat[places] = new.reshape(-1, shape[-1])
+        return flat.reshape(shape)
+
+    def _read(self, start: int, stop: int) -> tuple[mx.array, mx.array]:
+        assert self.keys is not None
+        assert self.values is not None
+        rows = self._table.rows
+        return self.keys[rows, :, start:stop], self.values[rows, :, start:stop]
+
+    def _copies(self, row: int, start: int, stop: int) -> list[mx.array]:
+        if start >= stop:
+            return []
+        copies = [mx.contiguous(array[row, :, start:stop]) for array in self.arrays()]
+        mx.eval(copies)  # or the write would read what it overwrites, and copy everything
+        return copies
+
+    def _paste(self, row: int, start: int, pieces: Sequence[mx.array]) -> None:
+        if pieces:
+            for array, piece in zip(self.arrays(), pieces, strict=True):
+                array[row, :, start : start + piece.shape[-2]] = piece
+
+    def _replace(self, copies: dict[int, list[mx.array]]) -> None:
+        for row, pieces in copies.items():
+            self._paste(row, 0, pieces)
+            self._zero(row, pieces[0].shape[-2] if pieces else 0, self._used[row])
+
+    def _zero(self, row: int, start: int, stop: int) -> None:
+        for array in self.arrays():
+            stop = min(stop, array.shape[2])
+            if start < stop:
+                array[row, :, start:stop] = 0
+
+    def _memory(self, row: int, outside: Bytes, held: int) -> Iterator[tuple[Bytes, Bytes]]:
+        """Walk the arrays: a row as (Hkv, columns, bytes), and ``outside`` as (Hkv, held, bytes).
+
+        Bytes, so that every dtype goes the same way. The arrays are evaluated and nothing
+        pending reads them, so their memory may be read and written where it lies.
+
+        Yields:
+            Both, for keys and then for values.
+        """
+        at = 0
+        for array in self.arrays():
+            memory: Bytes = np.frombuffer(cast("Any", array), np.uint8)  # the stubs miss the buffer
+            rows, heads, columns, _ = array.shape
+            live = memory.reshape(rows, heads, columns, -1)[row]
+            size = heads * held * live.shape[-1]
+            yield live, outside[at : at + size].reshape(heads, held, -1)
+            at += size
+
+
+def _capped(columns: int, columns_max: int | None) -> int:
+    return columns if columns_max is None else min(columns, columns_max)
