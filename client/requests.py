@@ -148,7 +148,8 @@ def _put_logprobs(request: generation_pb2.GenerateRequest, options: Options) -> 
     top, prompt = options.get("logprobs"), options.get("prompt_logprobs", False)
     if top is None and not prompt:
         return
-    request.logprobs.prompt = prompt
+    with _field("logprobs.prompt"):
+        request.logprobs.prompt = prompt
     if top is not None:
         with _field("logprobs.top"):
             request.logprobs.top = top

@@ -8,11 +8,12 @@ import grpc
 import pytest
 
 from bramley.client import AsyncClient, Client
-from bramley.client.events import Accepted, Delta, Event, Finished, Started
+from bramley.client.events import Accepted, Completion, Delta, Event, Finished, Started
 from bramley.client.requests import Message
 from bramley.common.errors import ContextTooLong, InvalidRequest, Overloaded, WorkerLost
 from bramley.common.status import RemoteError
-from support.fake_router import MODEL, FakeRouter, Hold, answer, serving
+from bramley.protos.v1 import types_pb2
+from support.fake_router import MODEL, FakeRouter, Hold, answer, answers, serving
 
 
 @pytest.fixture
@@ -180,6 +181,83 @@ def test_options_reach_the_router(router: FakeRouter, client: Client) -> None:
     assert request.sampling.HasField("temperature")
     assert not request.sampling.HasField("top_p")
     assert (request.sampling.seed, request.request_id) == (2**63, "mine")
+
+
+def check_choices(completion: Completion) -> None:
+    assert [choice.text for choice in completion.choices] == ["abc", "d", "efgh"]
+    assert [choice.token_ids for choice in completion.choices][1] == [ord("d")]
+    assert (completion.text, completion.finish_reason) == ("abc", "length")
+    assert completion.usage.prompt_tokens == 5
+    assert completion.usage.completion_tokens == 8
+    assert [choice.usage.completion_tokens for choice in completion.choices] == [3, 1, 4]
+
+
+async def test_several_answers_are_choices_and_their_prompt_counts_once(
+    router: FakeRouter, client: Client, async_client: AsyncClient
+) -> None:
+    router.script = answers("abc", "d", "efgh")
+    check_choices(client.complete(MODEL, "hi", n=3))
+    check_choices(await async_client.complete(MODEL, "hi", n=3))
+    assert [request.n for request in router.requests] == [3, 3]
+    events = list(client.generate(MODEL, "hi", n=3))
+    assert [event.index for event in events if isinstance(event, Finished)] == [0, 1, 2]
+
+
+def test_one_answer_is_its_own_only_choice(client: Client) -> None:
+    completion = client.complete(MODEL, "hi")
+    (choice,) = completion.choices
+    assert (choice.text, choice.usage) == (completion.text, completion.usage)
+    assert completion.matched == 2
+
+
+def test_logprobs_are_values_beside_their_tokens(router: FakeRouter, client: Client) -> None:
+    router.script = answers("ab", "c")
+    completion = client.complete(MODEL, "hi", n=2, logprobs=2, prompt_logprobs=True)
+    assert [one.token_id for one in completion.logprobs] == completion.token_ids
+    assert [one.logprob for one in completion.logprobs] == [0.0, -1.0]
+    assert completion.logprobs[1].top == {1: -0.5, 2: -1.5}
+    (of_prompt,) = completion.prompt_logprobs
+    assert (of_prompt.token_id, of_prompt.logprob, of_prompt.top) == (9, -3.0, {})
+    (request,) = router.requests
+    assert (request.logprobs.top, request.logprobs.prompt) == (2, True)
+
+
+def test_every_option_reaches_its_field(router: FakeRouter, client: Client) -> None:
+    client.complete(
+        MODEL,
+        "hi",
+        min_tokens=3,
+        xtc_probability=0.5,
+        xtc_threshold=0.25,
+        repetition_penalty=1.5,
+        presence_penalty=-0.5,
+        frequency_penalty=0.75,
+        penalty_window=32,
+        logit_bias={7: -1.5},
+        stop_token_ids=[5],
+        include_stop=True,
+        bad_words=["no"],
+        logprobs=0,
+        priority="bulk",
+        max_delay_s=0.25,
+    )
+    (request,) = router.requests
+    assert request.sampling == types_pb2.SamplingParams(
+        xtc_probability=0.5,
+        xtc_threshold=0.25,
+        repetition_penalty=1.5,
+        presence_penalty=-0.5,
+        frequency_penalty=0.75,
+        penalty_window=32,
+        logit_bias={7: -1.5},
+    )
+    assert request.stop == types_pb2.StopConditions(
+        min_tokens=3, token_ids=[5], include_stop=True, bad_words=["no"]
+    )
+    assert request.logprobs == types_pb2.LogprobOptions(top=0)
+    assert request.HasField("logprobs")
+    assert request.priority == types_pb2.PRIORITY_CLASS_BULK
+    assert request.stream.max_delay.ToMilliseconds() == 250
 
 
 def test_invalid_request_is_raised_before_the_first_event(client: Client) -> None:

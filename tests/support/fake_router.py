@@ -64,6 +64,39 @@ def answer(*texts: str, prompt_tokens: int = 5) -> list[Step]:
     return [*steps, router_pb2.GenerateResponse(finished=finished)]
 
 
+def answers(*texts: str) -> list[Step]:
+    """Script one answer for each text, of a token a character, in turns, with logprobs."""
+    steps = answer()[:2]
+    for position in range(max(map(len, texts))):
+        for index, text in enumerate(texts):
+            if position >= len(text):
+                continue
+            delta = generation_pb2.Delta(
+                index=index,
+                token_ids=[ord(text[position])],
+                text=text[position],
+                completion_tokens=position + 1,
+                logprobs=types_pb2.Logprobs(
+                    token_ids=[ord(text[position])],
+                    logprobs=[-position],
+                    top=2,
+                    top_token_ids=[1, 2],
+                    top_logprobs=[-0.5, -1.5],
+                ),
+            )
+            if not position and not index:
+                delta.prompt_logprobs.CopyFrom(types_pb2.Logprobs(token_ids=[9], logprobs=[-3]))
+            steps.append(router_pb2.GenerateResponse(delta=delta))
+    for index, text in enumerate(texts):
+        finished = generation_pb2.Finished(
+            index=index,
+            reason=types_pb2.FINISH_REASON_LENGTH,
+            usage=types_pb2.Usage(prompt_tokens=5, completion_tokens=len(text)),
+        )
+        steps.append(router_pb2.GenerateResponse(finished=finished))
+    return steps
+
+
 def ready_model() -> router_pb2.Model:
     """Describe a model that serves."""
     return router_pb2.Model(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bramley.protos.v1.generation_pb2 import Delta
+from bramley.protos.v1.generation_pb2 import Delta, Finished
 from bramley.protos.v1.types_pb2 import Logprobs, ToolCallDelta
 from bramley.router.coalesce import can_join, join
 from bramley.router.outbox import Outbox
@@ -72,3 +72,37 @@ async def test_what_nobody_fetched_is_joined_and_what_was_is_not() -> None:
     outbox.close()
     assert await outbox.get() == Delta(text="bcd")
     assert await outbox.get() is None
+
+
+async def test_a_slow_reader_of_several_answers_gets_one_delta_of_each() -> None:
+    outbox = Outbox(0)
+    for text in "abc":
+        for index in range(3):
+            outbox.put(Delta(index=index, text=f"{text}{index}"))
+    outbox.put(Finished(index=1))
+    outbox.put(Delta(index=0, text="d0"))
+    outbox.close()
+    assert await outbox.get() == Delta(index=0, text="a0b0c0d0")
+    assert await outbox.get() == Delta(index=1, text="a1b1c1")
+    assert await outbox.get() == Delta(index=2, text="a2b2c2")
+    assert await outbox.get() == Finished(index=1)
+    assert await outbox.get() is None
+
+
+async def test_what_is_joined_to_is_still_to_be_fetched() -> None:
+    outbox = Outbox(2)
+    for token in range(3):
+        outbox.put(Delta(token_ids=[token]))
+    assert await outbox.get() == Delta(token_ids=[0, 1])
+    outbox.put(Delta(token_ids=[3]))
+    assert await outbox.get() == Delta(token_ids=[2, 3])
+    outbox.put(Delta(token_ids=[4]))
+    assert await outbox.get() == Delta(token_ids=[4])
+
+
+def test_the_prompt_s_logprobs_are_kept_once() -> None:
+    first = Delta(token_ids=[1], prompt_logprobs=Logprobs(token_ids=[8], logprobs=[-1]))
+    second = Delta(token_ids=[2])
+    assert can_join(first, second, 0)
+    join(first, second)
+    assert list(first.prompt_logprobs.token_ids) == [8]

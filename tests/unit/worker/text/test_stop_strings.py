@@ -77,3 +77,29 @@ def test_many_long_strings_that_almost_match_cost_little() -> None:
 )
 def test_any_pieces_give_the_same(text: str, stops: list[str], cuts: list[int]) -> None:
     assert run(text, stops, cuts) == run(text, stops)
+
+
+@given(
+    st.text("ab", max_size=24),
+    st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+    st.integers(0, 24),
+)
+def test_what_is_completed_too_early_is_text_and_the_next_end_counts(
+    text: str, stops: list[str], first: int
+) -> None:
+    matcher = StopStrings(stops)
+    shown = "".join([matcher.push(character, may_end=False) for character in text[:first]])
+    assert matcher.matched is None
+    shown += matcher.push(text[first:])
+    ends = [
+        (place, -len(stop), stop)
+        for place in range(first + 1, len(text) + 1)
+        for stop in stops
+        if text[:place].endswith(stop)
+    ]
+    if not ends:
+        assert shown + matcher.flush() == text
+        return
+    place, _, stop = min(ends)
+    # What was shown already cannot be taken back, and is never a part of the match.
+    assert (matcher.matched, shown) == (stop, text[: place - len(stop)])
