@@ -57,6 +57,8 @@ class Cohort:
         """Add an empty row at the end."""
         self._slots.append(slot)
         self.table.join()
+        for layer in self.layers:
+            layer.reserve(len(self._slots), max(self.table.lengths) + 1)
 
     def start_decoding(self, slot: int) -> None:
         """Put a row among those that decode."""

@@ -15,7 +15,7 @@ from bramley.worker.engine.costs import Costs
 from bramley.worker.engine.decoding import Decoder
 from bramley.worker.models.contract import LanguageModel
 from bramley.worker.request import Request, TokenLogprob
-from bramley.worker.sampling.sampler import prompt_logprobs
+from bramley.worker.sampling.logprobs import prompt_logprobs
 
 _WARM_TOKENS = 64
 
