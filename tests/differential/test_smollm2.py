@@ -8,7 +8,7 @@ import pytest
 from mlx import nn
 
 from bramley.worker.models.gguf import import_gguf
-from bramley.worker.models.mlx_lm import load_model, load_tokenizer
+from bramley.worker.models.mlx_lm import layer_caches, load_model, load_tokenizer
 from bramley.worker.text.chat import render
 from bramley.worker.text.tokenizer import Tokenizer
 from support.engines import InProcessEngine, request
@@ -48,7 +48,7 @@ def prompts(folder: Path) -> dict[str, list[int]]:
 
 @pytest.fixture
 def engine(model: nn.Module) -> Iterator[InProcessEngine]:
-    made = InProcessEngine(model, layers=30)
+    made = InProcessEngine(model, layers=layer_caches(model))
     yield made
     made.close()
 
