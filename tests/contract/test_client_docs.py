@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_router import MODEL, serving
+from support.fake_router import MODEL, answers, serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 EXAMPLES: dict[str, str] = dict(
@@ -16,6 +16,11 @@ EXAMPLES: dict[str, str] = dict(
 PRINTED = {
     "Stream": "Hello\nstop, 2 tokens\n",
     "Asyncio": "['Hello', 'Hello']\n",
+    "Several answers, and how likely they were": (
+        "ab -1.0\nc 0.0\nd 0.0\n"
+        "97 0.0 {1: -0.5, 2: -1.5}\n98 -1.0 {1: -0.5, 2: -1.5}\n"
+        "5 4\n"
+    ),
     "Cancel": "first words: Hel\n",
     "Errors": "NOT_FOUND NOT_FOUND None None\nno model is named 'nobody'\ninput\n",
     "Deadlines and retries": "Hello\n",
@@ -33,7 +38,9 @@ def test_every_section_has_one_example() -> None:
 
 @pytest.mark.parametrize("section", EXAMPLES)
 def test_the_example_prints_what_it_should(section: str) -> None:
-    with serving() as (_, target):
+    with serving() as (router, target):
+        if section.startswith("Several"):
+            router.script = answers("ab", "c", "d")
         code = EXAMPLES[section].replace("127.0.0.1:7410", target).replace("smollm2", MODEL)
         ended = subprocess.run(
             [sys.executable, "-W", "error", "-c", code], check=False, capture_output=True, text=True
