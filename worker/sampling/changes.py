@@ -1,7 +1,6 @@
 """What one row adds to its logits, and divides out of them: penalties, bias and bans.
 
-A token costs as much as it is long to say what it changes; the history is counted once, then
-followed as it grows.
+The history is counted once, and followed from then on as it grows.
 """
 
 from collections import Counter
@@ -23,7 +22,7 @@ class Change:
     ids: NDArray[np.int32]
     divisor: NDArray[np.float32]
     added: NDArray[np.float32]
-    banned: NDArray[np.bool_]
+    banned: NDArray[np.uint8]
 
 
 class RowChanges:
@@ -63,8 +62,8 @@ class RowChanges:
         in_window, in_output = self._seen[:, :count]
         params = self._params
         taken_off = params.presence_penalty * (in_output > 0) + params.frequency_penalty * in_output
-        banned = np.zeros(count, np.bool_)
-        banned[self._banned(position, history)] = True
+        banned = np.zeros(count, np.uint8)
+        banned[self._banned(position, history)] = 1
         return Change(
             self._ids[:count],
             np.where(in_window > 0, params.repetition_penalty, 1.0).astype(np.float32),

@@ -12,6 +12,9 @@ def uniform(seed: int, position: int, stream: int = 0) -> float:
         seed: 64 bits.
         position: of the token that is drawn.
         stream: another gives numbers that have nothing to do with the first's.
+
+    Returns:
+        The same for the same arguments, on every machine.
     """
     # SplitMix64 (Steele, Lea and Flood 2014), used as a hash.
     start = _mix((seed ^ (stream * _STREAM)) & _MASK)

@@ -15,11 +15,14 @@ def columns(rows: mx.array, height: int, fill: float) -> mx.array:
         rows: of any length.
         height: of a column.
         fill: stands where the vocabulary does not fill the last row.
+
+    Returns:
+        A view, where the height divides V.
     """
     batch, size = rows.shape
     width = -(-size // height)
     if width * height != size:
-        rows = mx.pad(rows, ((0, 0), (0, width * height - size)), constant_values=fill)
+        rows = mx.pad(rows, [(0, 0), (0, width * height - size)], constant_values=fill)
     return rows.reshape(batch, height, width)
 
 
@@ -69,24 +72,24 @@ def invert(weights: mx.array, points: mx.array) -> mx.array:
 
     Args:
         weights: (B, V), none negative.
-        points: (B, 1), from [0, 1).
+        points: (B, J), from [0, 1): so many searches in each row.
 
     Returns:
-        Ids, (B,), each of a weight above 0 if its row has one.
+        Ids, (B, J), each of a weight above 0 if its row has one.
     """
     batch, size = weights.shape
     blocks = -(-size // _BLOCK)
     if blocks * _BLOCK != size:
-        weights = mx.pad(weights, ((0, 0), (0, blocks * _BLOCK - size)))
+        weights = mx.pad(weights, [(0, 0), (0, blocks * _BLOCK - size)])
     cut = weights.reshape(batch, blocks, _BLOCK)
     sums = mx.sum(cut, axis=-1)
     before = mx.cumsum(sums, axis=-1, inclusive=False)
     rest = points * (before[:, -1:] + sums[:, -1:])
-    block = _passed(sums, before, rest)
-    within = mx.take_along_axis(cut, block[:, :, None], axis=1)[:, 0]
+    block = _passed(sums[:, None], before[:, None], rest)
     rest = rest - mx.take_along_axis(before, block, axis=-1)
+    within = mx.take_along_axis(cut, block[:, :, None], axis=1)
     place = _passed(within, mx.cumsum(within, axis=-1, inclusive=False), rest)
-    return (block * _BLOCK + place)[:, 0]
+    return block * _BLOCK + place
 
 
 def _passed(weights: mx.array, before: mx.array, rest: mx.array) -> mx.array:
@@ -94,5 +97,5 @@ def _passed(weights: mx.array, before: mx.array, rest: mx.array) -> mx.array:
     # above 0 is taken then.
     size = weights.shape[-1]
     places = mx.arange(size)
-    score = mx.where(before + weights > rest, 2 * size - places, places + 1)
-    return mx.argmax(mx.where(weights > 0, score, 0), axis=-1, keepdims=True)
+    score = mx.where(before + weights > rest[:, :, None], 2 * size - places, places + 1)
+    return mx.argmax(mx.where(weights > 0, score, 0), axis=-1)

@@ -5,26 +5,23 @@ bias, bans; temperature; top-k, top-p and min-p, each over the whole distributio
 temperature; XTC over what they keep; the draw. Log-probabilities are the model's own, of the
 logits as they came.
 
-A row is drawn by inverting the distribution's sum, over ids, at one uniform number, which the
-host makes from (seed, position). Every operation works within a row: neighbours never change a
-row's token. Nothing here waits for the device.
+All of a row's randomness is a few uniform numbers, which the host makes from (seed, position).
+Every operation works within a row: neighbours never change a row's token. Nothing here waits for
+the device.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
-import numpy as np
 
+from bramley.worker.sampling.adjust import Adjustments
 from bramley.worker.sampling.changes import History, RowChanges
-from bramley.worker.sampling.filters import Filters
+from bramley.worker.sampling.draws import Draws
 from bramley.worker.sampling.logprobs import logprobs
 from bramley.worker.sampling.params import SamplingParams
-from bramley.worker.sampling.rng import uniform
-from bramley.worker.sampling.rows import invert, largest
+from bramley.worker.sampling.rows import largest
 from bramley.worker.sampling.weights import LOG2_E, weigh
-
-_NO_HISTORY: History = ((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +79,13 @@ class RowSampler:
         greedy = [row for row, params in enumerate(self._rows) if params.greedy]
         self._drawn_index, self._greedy_index = mx.array(self._drawn), mx.array(greedy)
         drawn = [self._rows[row] for row in self._drawn]
-        self._seeds = [params.seed for params in drawn]
         self._sharpness = mx.array([LOG2_E / params.temperature for params in drawn])[:, None]
-        self._filters = Filters(drawn)
-        back = np.argsort([*greedy, *self._drawn])
-        self._back = mx.array(back)
-        changes = [RowChanges(row.params, row.min_until, row.blocked) for row in rows]
-        self._changes = [(row, change) for row, change in enumerate(changes) if not change.empty]
-        self._fixed: _Changes | None = None
+        self._draws = Draws(drawn)
+        order = [*greedy, *self._drawn]
+        self._back = mx.array([order.index(row) for row in range(len(rows))])
+        self._adjustments = Adjustments(
+            [RowChanges(row.params, row.min_until, row.blocked) for row in rows]
+        )
         self._scored = [row for row, rule in enumerate(rows) if rule.logprobs >= 0]
         self._top = max((rule.logprobs for rule in rows), default=-1)
         self._scored_index = mx.array(self._scored)
@@ -107,12 +103,15 @@ class RowSampler:
             positions: of the tokens to be drawn.
             histories: prompt and output of each row, the lists themselves, to which only new
                 output is ever added; read where a row needs it.
+
+        Returns:
+            All lazy.
         """
         top = largest(logits)
         broken = ~mx.isfinite(top[:, 0])
         changed = logits
-        if self._changes:
-            changed, top = self._changes_at(positions, histories).apply(logits, top)
+        if not self._adjustments.empty:
+            changed, top = self._adjustments.apply(logits, top, positions, histories)
         tokens = self._choose(changed, top, positions)
         if not self._scored:
             return Sampled(tokens, broken)
@@ -129,32 +128,8 @@ class RowSampler:
         return mx.concatenate([greedy, drawn])[self._back]
 
     def _sample(self, logits: mx.array, top: mx.array, positions: Sequence[int]) -> mx.array:
-        numbers = map(uniform, self._seeds, positions)
-        points = mx.array(list(numbers), mx.float32)[:, None]
         weights = weigh(logits.astype(mx.float32), top.astype(mx.float32), self._sharpness)
-        return invert(self._filters.apply(weights, positions), points).astype(mx.uint32)
-
-    def _changes_at(
-        self, positions: Sequence[int], histories: Sequence[History] | None
-    ) -> "_Changes":
-        if self._fixed is not None:
-            return self._fixed
-        parts = [
-            (row, change.at(positions[row], histories[row] if histories else _NO_HISTORY))
-            for row, change in self._changes
-        ]
-        rows = np.repeat([row for row, _ in parts], [len(part.ids) for _, part in parts])
-        changes = _Changes(
-            rows=mx.array(rows),
-            ids=mx.array(np.concatenate([part.ids for _, part in parts])),
-            divisor=mx.array(np.concatenate([part.divisor for _, part in parts])),
-            added=mx.array(np.concatenate([part.added for _, part in parts])),
-            banned=mx.array(np.concatenate([part.banned for _, part in parts])),
-            bans=any(part.banned.any() for _, part in parts),
-        )
-        if all(change.fixed for _, change in self._changes):
-            self._fixed = changes
-        return changes
+        return self._draws.draw(weights, positions).astype(mx.uint32)
 
     def _score(
         self, logits: mx.array, tokens: mx.array
@@ -170,51 +145,7 @@ class RowSampler:
         return (mine, ids, theirs) if self._top else (mine, None, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Changes:
-    """All rows' changes: entry i is of id ``ids[i]`` in row ``rows[i]``."""
-
-    rows: mx.array
-    ids: mx.array
-    divisor: mx.array
-    added: mx.array
-    banned: mx.array
-    bans: bool
-
-    def apply(self, logits: mx.array, top: mx.array) -> tuple[mx.array, mx.array]:
-        """Return the changed logits and each row's largest.
-
-        Bans that leave a row nothing are lifted.
-        """
-        if not self.ids.size:
-            return logits, top
-        logits = logits.astype(mx.float32)
-        old = logits[self.rows, self.ids]
-        free = mx.where(old > 0, old / self.divisor, old * self.divisor) + self.added
-        if not self.bans:
-            logits[self.rows, self.ids] = free
-            return logits, largest(logits)
-        logits[self.rows, self.ids] = mx.where(self.banned, -mx.inf, free)
-        nothing = mx.isneginf(largest(logits))[self.rows, 0]
-        logits[self.rows, self.ids] = mx.where(self.banned & ~nothing, -mx.inf, free)
-        return logits, largest(logits)
-
-
 def _spread(part: mx.array, index: mx.array, count: int) -> mx.array:
     spread = mx.zeros((count, *part.shape[1:]), part.dtype)
     spread[index] = part
     return spread
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """One row's wish: its parameters, and the position of the token to be drawn."""
-
-    params: SamplingParams
-    position: int
-
-
-def sample(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
-    """Choose each row's next token by parameters that need no history."""
-    sampler = RowSampler([RowRule(draw.params) for draw in draws])
-    return sampler.draw(logits, [draw.position for draw in draws]).tokens
