@@ -41,7 +41,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "qwen3": {},
     "phi3": {"partial_rotary_factor": 0.5},
     "olmo2": {},
-    "smollm3": {"num_hidden_layers": 4},  # the fourth has no positions
+    "smollm3": {"no_rope_layer_interval": 2},  # every second layer has no positions
     "gemma2": {"query_pre_attn_scalar": 16.0},
     "gemma3_text": {
         "num_hidden_layers": 3,
@@ -50,8 +50,8 @@ _OWN: dict[str, dict[str, Any]] = {
         "query_pre_attn_scalar": 16.0,
     },
     "gemma4_text": {
-        "num_hidden_layers": 6,  # the last two read the keys of the third and fourth
-        "layer_types": _MIXED * 3,
+        "num_hidden_layers": 4,  # the last two read the keys of the first two
+        "layer_types": _MIXED * 2,
         "sliding_window": WINDOW,
         "global_head_dim": 32,
         "num_kv_shared_layers": 2,
