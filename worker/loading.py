@@ -1,5 +1,6 @@
 """Brings a model up: files to an executor on the engine's thread, tokenizer beside it."""
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from bramley.cachestore.keys import Identity
 from bramley.common.logs import facts
 from bramley.protos.v1 import types_pb2
 from bramley.worker.cache.build import build_states
-from bramley.worker.cache.snapshot import layout, part_bytes
+from bramley.worker.cache.snapshot import layout, part_bytes, sliceable, stateful
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.executor import Executor
@@ -138,7 +139,11 @@ def _load(
             revision=model.revision,
             dtype=model.dtype,
             tokenizer=tokenizer,
-            state=StateFacts(identity=identity, token_bytes=part_bytes(state_layers, 1)),
+            state=StateFacts(
+                identity=identity,
+                token_bytes=part_bytes(sliceable(state_layers), 1),
+                state_bytes=functools.partial(part_bytes, stateful(state_layers)),
+            ),
         ),
     )
 

@@ -7,7 +7,7 @@ miss; nothing here fails a request.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -17,13 +17,14 @@ from bramley.cachestore import keys, wire
 from bramley.cachestore.client import StoreClient
 from bramley.cachestore.exchange import Refusal, Snapshot
 from bramley.cachestore.keys import Identity
-from bramley.cachestore.lease import Lease
+from bramley.cachestore.lease import Lease, LeasedPart
 from bramley.cachestore.matching import Group
 from bramley.cachestore.objects import BLOCK, EXTENT_BLOCKS_MAX, padded
 from bramley.common.errors import NotLoaded
 from bramley.common.logs import facts
 from bramley.protos.v1 import cachestore_pb2, types_pb2
-from bramley.worker.cache.saved import Restore, Saving, StoredPart
+from bramley.worker.cache.saved import Restore, Saving, StoredPart, StoredState
+from bramley.worker.cache.snapshot import Span
 from bramley.worker.engine.outputs import Saved
 
 if TYPE_CHECKING:
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GROUP = Group("kv", required=True, sliceable=True)
+KV = Group("kv", required=True, sliceable=True)
+STATE = Group("state", required=True, sliceable=False)
 TOKEN_BYTES = 4
 WORTH_TOKENS = 16  # fewer are computed sooner than fetched
 SLACK_S = 0.25  # an estimate is only put right by trying, so close calls are fetched
+SETTLE_S = 1.0
 CLOSE_S = 5.0
 
 
@@ -44,11 +47,30 @@ class StateFacts:
 
     Attributes:
         identity: of its namespaces; each salt makes one of its own.
-        token_bytes: of one token's state, over all layers.
+        token_bytes: of one token, over all layers that can be cut anywhere; 0 without any.
+        state_bytes: what the other layers take together at a boundary of so many tokens; 0
+            without any.
     """
 
     identity: Identity
     token_bytes: int
+    state_bytes: Callable[[int], int]
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there are layers that are stored whole."""
+        return self.state_bytes(1) > 0
+
+    @property
+    def groups(self) -> list[Group]:
+        """What a prefix consists of."""
+        return [*([KV] if self.token_bytes else []), *([STATE] if self.has_state else [])]
+
+    def bytes_of(self, span: Span) -> int:
+        """Bytes of each part of a span."""
+        if span.kind == "state":
+            return self.state_bytes(span.stop)
+        return self.token_bytes * span.parts[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +111,7 @@ class PrefixCache:
         if salt not in self._roots:
             identity = self._identity(salt)
             self._roots[salt] = keys.root(identity)
-            opening = asyncio.create_task(self._client.open_namespace(identity, [GROUP]))
+            opening = asyncio.create_task(self._client.open_namespace(identity, self._state.groups))
             self._opening.add(opening)
             opening.add_done_callback(self._opening.discard)
         return self._roots[salt]
@@ -122,30 +144,31 @@ class PrefixCache:
         if lease is None:
             return None
         try:
-            parts = self._usable(lease, await lease.verify_all())
+            restore = self._restorable(lease, await lease.verify_all(), at.tokens)
         except asyncio.CancelledError:
             lease.release()
             raise
-        if not parts:
+        if restore is None:
             lease.release()
             return None
-        restore = Restore(parts, lambda: lease.is_held, lease.release)
         from_ssd = at.ssd_bytes / max(at.ram_bytes + at.ssd_bytes, 1)
         ssd = round(restore.tokens * from_ssd)
         return Found(restore, types_pb2.CachedTokens(ram=restore.tokens - ssd, ssd=ssd))
 
     def saving(self, boundary: int, found: Found | None) -> Saving | None:
         """Say how a request is to be saved; None where not even one block fits the staging."""
+        state = padded(self._state.state_bytes(boundary))
         block = padded(self._state.token_bytes * BLOCK)
-        extent_blocks = min(self._client.staging_bytes // (2 * block), EXTENT_BLOCKS_MAX)
-        if not extent_blocks:
+        room = self._client.staging_bytes - state
+        extent_blocks = min(room // (2 * block), EXTENT_BLOCKS_MAX) if block else 1
+        if room < 0 or extent_blocks < 1:
             return None
-        stored = found.restore.tokens if found else 0
         return Saving(
             stage=self._client.stage,
             boundary=boundary,
             extent_blocks=extent_blocks,
-            stored=stored,
+            stored=found.restore.tokens if found else 0,
+            pauses=self._state.has_state,
         )
 
     def publish(self, saved: Saved, root: bytes, session_key: str) -> None:
@@ -174,11 +197,15 @@ class PrefixCache:
             timeout=5.0,
         )
 
+    async def settled(self, within_s: float = SETTLE_S) -> None:
+        """Wait, but no longer than that, until all that was handed over is published."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._publishing.join()
+
     async def close(self) -> None:
         """Publish what waits, within bounds, and end."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_S):
-                await self._publishing.join()
+        await self.settled(CLOSE_S)
         self._publisher.cancel()
         await self._client.close()
 
@@ -204,11 +231,11 @@ class PrefixCache:
         snapshot = Snapshot(
             root=work.root,
             kind=span.kind,
-            group=GROUP.name,
+            group=(STATE if span.kind == "state" else KV).name,
             parent=chains[-keys.HASH_BYTES :] if chains else work.root,
             first_token=span.first,
             token_ids_le=tokens[len(before) :],
-            part_bytes=self._state.token_bytes * span.parts[0],
+            part_bytes=self._state.bytes_of(span),
             header=self._header,
             session_key=work.session_key,
         )
@@ -217,21 +244,39 @@ class PrefixCache:
         if isinstance(outcome, Refusal):
             log.info("not stored", extra=facts(reason=outcome.reason, tokens=snapshot.tokens))
 
-    def _usable(self, lease: Lease, whole: Sequence[bool]) -> tuple[StoredPart, ...]:
-        """Take the parts up to the first that is not as it should be."""
+    def _restorable(self, lease: Lease, whole: Sequence[bool], tokens: int) -> Restore | None:
+        """Take what a row can start from.
+
+        Returns:
+            All that leads to the boundary. Without states, what comes before the first damaged
+            part will do as well. None where there is nothing.
+        """
         parts: list[StoredPart] = []
+        state: StoredState | None = None
         reached = 0
         for part, is_whole in zip(lease.parts, whole, strict=True):
-            fits = (
-                part.first_token == reached
-                and part.header == self._header
-                and len(part.payload) == self._state.token_bytes * part.stored_tokens
-            )
-            if not fits or not is_whole:
+            if not is_whole or not self._fits(part, reached):
                 log.warning("a stored part is damaged", extra=facts(object=part.object_id))
                 break
+            if part.is_state:
+                state = StoredState(part.first_token + part.tokens, part.payload)
+                continue
             parts.append(
                 StoredPart(part.first_token, part.tokens, part.stored_tokens, part.payload)
             )
             reached += part.tokens
-        return tuple(parts)
+        if self._state.has_state:
+            end = reached if self._state.token_bytes else tokens
+            if state is None or not state.tokens == end == tokens:
+                return None
+        elif not parts:
+            return None
+        return Restore(tuple(parts), lambda: lease.is_held, lease.release, state)
+
+    def _fits(self, part: LeasedPart, reached: int) -> bool:
+        if part.header != self._header:
+            return False
+        if part.is_state:
+            return len(part.payload) == self._state.state_bytes(part.first_token + part.tokens)
+        size = self._state.token_bytes * part.stored_tokens
+        return part.first_token == reached and len(part.payload) == size

@@ -137,10 +137,7 @@ class Request:
     def next_stop(self) -> int:
         """Where its prefill must pause: at its end, or where its state has to be copied."""
         end = len(self.prompt) + len(self.output) - 1
-        saving = self.saving
-        if saving is not None and saving.pauses and self.computed < saving.boundary < end:
-            return saving.boundary
-        return end
+        return end if self.saving is None else self.saving.next_stop(self.computed, end)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

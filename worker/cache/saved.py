@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+STATE_EVERY = 2048  # tokens of a long prompt, after which a state is kept
+
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
@@ -25,23 +27,40 @@ class StoredPart:
     memory: memoryview
 
 
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """What the layers that cannot be cut have at one boundary.
+
+    Attributes:
+        tokens: before the boundary.
+        memory: its payload, verified.
+    """
+
+    tokens: int
+    memory: memoryview
+
+
 @dataclass(slots=True)
 class Restore:
     """A stored prefix of a prompt, complete from its first token on.
 
     Attributes:
-        parts: in order, without a gap.
+        parts: of the layers that can be cut, in order, without a gap.
         is_held: asked after the copy: whether the memory was ours all the while.
         release: may be called from any thread; the memory is not touched afterwards.
+        state: of the other layers, if there are any; the parts end where it is.
     """
 
     parts: tuple[StoredPart, ...]
     is_held: Callable[[], bool]
     release: Callable[[], None]
+    state: StoredState | None = None
 
     @property
     def tokens(self) -> int:
         """Tokens that it covers."""
+        if self.state is not None:
+            return self.state.tokens
         return sum(part.tokens for part in self.parts)
 
 
@@ -67,8 +86,7 @@ class Saving:
         boundary: leading prompt tokens that the next turn will share.
         stored: tokens known to be stored; rises as spans are handed over.
         extent_blocks: blocks of one extent at most.
-        pauses: whether the state at the boundary must be copied when it is reached, because
-            some layer cannot go back to it.
+        pauses: whether some layer cannot go back: its state must be copied where the row is.
     """
 
     stage: Callable[[int], Staged | None]
@@ -76,3 +94,24 @@ class Saving:
     extent_blocks: int
     stored: int = field(default=0)
     pauses: bool = False
+
+    def next_stop(self, computed: int, end: int) -> int:
+        """Where the prefill of a row must stop next, to be saved or because it is done."""
+        if not self.pauses:
+            return end
+        mark = (computed // STATE_EVERY + 1) * STATE_EVERY
+        return min([end, *(place for place in (self.boundary, mark) if place > computed)])
+
+    def place(self, computed: int, *, is_done: bool) -> int | None:
+        """Say what is to be saved of a row whose prompt is being computed.
+
+        Args:
+            computed: tokens that the row has.
+            is_done: whether its prompt is computed.
+
+        Returns:
+            How many tokens; None if this is no place to save at.
+        """
+        if is_done or computed == self.boundary:
+            return computed if self.pauses else min(self.boundary, computed)
+        return computed if self.pauses and computed % STATE_EVERY == 0 else None

@@ -293,9 +293,10 @@ class Engine:
     def _prefilled(self, request: Request) -> None:
         if request.wants_progress:
             self._outputs.append(Prefilled(request.id, request.computed))
-        saving = request.saving
-        if saving and (not request.prompt_left or request.computed == saving.boundary):
-            self._save(request, min(saving.boundary, request.computed), SAVE_PROMPT_FROM)
+        if request.saving is not None:
+            stop = request.saving.place(request.computed, is_done=not request.prompt_left)
+            if stop is not None:
+                self._save(request, stop, SAVE_PROMPT_FROM)
         self._start_if_ready(request)
 
     def _decode(self) -> None:

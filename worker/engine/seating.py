@@ -4,20 +4,25 @@ Everything that changes a seat goes through here, so that slots and rows always 
 the engine's thread, between two forwards.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
 from bramley.common.errors import DeviceOom
+from bramley.common.logs import facts
+from bramley.worker.cache.contract import CannotExport
 from bramley.worker.cache.saved import Restore, Staged
-from bramley.worker.cache.snapshot import Span, copy_in, copy_out, span_bytes, spans
+from bramley.worker.cache.snapshot import Span, copy_in, copy_out, fits, span_bytes, spans
 from bramley.worker.engine.cohort import IDLE_BYTES_MAX, Cohort
 from bramley.worker.engine.grouping import choose_cohort
 from bramley.worker.engine.outputs import Seated
 from bramley.worker.engine.sharing import Source, find_source
 from bramley.worker.engine.slots import Slots
 from bramley.worker.request import Phase, Request
+
+log = logging.getLogger(__name__)
 
 HEADROOM_TOKENS = 256  # of an answer, for which a seat needs memory at once
 
@@ -171,12 +176,21 @@ class Seating:
         """
         saving, cohort = request.saving, self.cohort(request.slot)
         assert saving is not None
+        assert stop <= cohort.length(request.slot)
         taken: list[tuple[Span, Staged]] = []
-        for span in spans(saving.stored, stop, saving.extent_blocks):
+        for span in spans(cohort.layers, saving.stored, stop, saving.extent_blocks):
             staged = saving.stage(span_bytes(cohort.layers, span))
             if staged is None:
                 break
-            copy_out(cohort.layers, cohort.row(request.slot), span, staged.view)
+            try:
+                copy_out(cohort.layers, cohort.row(request.slot), span, staged.view)
+            except CannotExport as error:
+                staged.release()
+                log.debug("no state is kept", extra=facts(tokens=stop, error=error))
+                break
+            except BaseException:
+                staged.release()
+                raise
             saving.stored = span.stop
             taken.append((span, staged))
         return taken
@@ -257,13 +271,18 @@ class Seating:
     def _restore(self, request: Request, restore: Restore) -> None:
         """Copy a stored prefix into the request's row, which is empty.
 
-        A prefix whose memory was taken back meanwhile is not used: the row stays empty.
+        All layers start from it or none: what is not as it should be is not used, and the row
+        stays empty. Nor is a prefix whose memory was taken back meanwhile.
         """
         cohort = self.cohort(request.slot)
+        if not fits(cohort.layers, restore):
+            log.warning("a stored prefix does not fit", extra=facts(tokens=restore.tokens))
+            return
         row = cohort.row(request.slot)
-        for part in restore.parts:
-            copy_in(cohort.layers, row, part.first, part.tokens, part.memory, part.held)
-        cohort.table.imported(row, restore.tokens)
+        try:
+            copy_in(cohort.layers, row, restore)
+        finally:
+            cohort.table.imported(row, restore.tokens)  # or nobody would clean the seat
         request.computed = restore.tokens
         if not restore.is_held():
             cohort.empty(request.slot)
