@@ -5,47 +5,24 @@ longer than that where the request lets its tokens wait.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from bramley.common.wire import to_seconds
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2
 from bramley.worker.answer import Answer
-from bramley.worker.engine.outputs import Failed, Output, Prefilled, PromptLogprobs, Seated, Token
+from bramley.worker.engine.outputs import (
+    Failed,
+    Output,
+    Preempted,
+    Prefilled,
+    PromptLogprobs,
+    Seated,
+    Token,
+)
 from bramley.worker.request import Request
 from bramley.worker.text.detokenizer import Detokenizer
 
 Response = worker_pb2.WorkerServiceGenerateResponse
-
-
-class Inbox:
-    """What the engine said of one request, until its stream takes it.
-
-    Attributes:
-        root: the namespace that its state is saved in.
-        session_key: of its conversation.
-    """
-
-    def __init__(self, root: bytes, session_key: str) -> None:
-        self.root = root
-        self.session_key = session_key
-        self._outputs: list[Output] = []
-        self._filled = asyncio.Event()
-
-    def put(self, output: Output) -> None:
-        """Add an output."""
-        self._outputs.append(output)
-        self._filled.set()
-
-    def wake(self) -> None:
-        """End the wait of ``take``, with nothing if there is nothing."""
-        self._filled.set()
-
-    async def take(self) -> Sequence[Output]:
-        """Wait until there is something, and take all of it."""
-        await self._filled.wait()
-        self._filled.clear()
-        outputs, self._outputs = self._outputs, []
-        return outputs
 
 
 class Stream:
@@ -55,10 +32,11 @@ class Stream:
         request: as it was asked for.
         works: its sequences in the engine, by index; all have the same prompt.
         detokenizer: starts the text of an answer.
-        inbox: where the engine's outputs arrive.
         cancel: ends a sequence whose answer is complete.
+        resume: hands a sequence that lost its seat to the engine again.
 
     Attributes:
+        request: as above.
         cached: prompt tokens that need no computing, by tier.
     """
 
@@ -67,17 +45,21 @@ class Stream:
         request: generation_pb2.GenerateRequest,
         works: Sequence[Request],
         detokenizer: Callable[[], Detokenizer],
-        inbox: Inbox,
         cancel: Callable[[str], None],
+        resume: Callable[[Request], Awaitable[None]],
     ) -> None:
+        self.request = request
         self.cached = types_pb2.CachedTokens()
         self._prompt_tokens = len(works[0].prompt)
         self._answers = {
             work.id: Answer(request, index, detokenizer(), work.prompt, self.cached)
             for index, work in enumerate(works)
         }
-        self._inbox = inbox
         self._cancel = cancel
+        self._resume = resume
+        self._arrived: list[Output] = []
+        self._news = asyncio.Event()
+        self._preempted: list[Request] = []
         self._untold: list[Response] = []
         self._unfinished = list(self._answers.values())
         self._is_started = False
@@ -90,6 +72,11 @@ class Stream:
         """Whether every answer's end was told."""
         return not self._unfinished
 
+    def put(self, output: Output) -> None:
+        """Add what the engine said."""
+        self._arrived.append(output)
+        self._news.set()
+
     async def take(self) -> Sequence[Response]:
         """Wait for news.
 
@@ -99,8 +86,13 @@ class Stream:
         Raises:
             BramleyError: a sequence failed before its answer was complete.
         """
-        for output in await self._inbox.take():
+        await self._news.wait()
+        self._news.clear()
+        arrived, self._arrived = self._arrived, []
+        for output in arrived:
             self._note(output)
+        while self._preempted:
+            await self._resume(self._preempted.pop())
         if self._delay_s and not self._is_due:
             self._hold()
             return ()
@@ -119,7 +111,7 @@ class Stream:
 
     def _fall_due(self) -> None:
         self._is_due = True
-        self._inbox.wake()
+        self._news.set()
 
     def _note(self, output: Output) -> None:
         answer = self._answers[output.request_id]
@@ -141,6 +133,8 @@ class Stream:
                     self._is_due = True
                     if output.finish is None:
                         self._cancel(output.request_id)
+            case Preempted(request=work) if answer.finished is None:
+                self._preempted.append(work)
             case Failed() if answer.finished is None:
                 raise output.error
             case _:

@@ -30,9 +30,9 @@ from bramley.worker import intake, translate
 from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.outputs import Output, Saved
-from bramley.worker.generate import Inbox, Stream
+from bramley.worker.generate import Stream
 from bramley.worker.loading import Loaded
-from bramley.worker.prefix import PrefixCache
+from bramley.worker.prefix import Found, PrefixCache
 from bramley.worker.request import Request
 from bramley.worker.text.bad_words import spellings
 from bramley.worker.text.boundary import StableBoundary
@@ -57,7 +57,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._store = store
         self._loaded: Loaded | None = None
         self._prefixes: PrefixCache
-        self._inboxes: dict[str, Inbox] = {}
+        self._streams: dict[str, Stream] = {}  # by the ids of their sequences
         self._text = ThreadPoolExecutor(1, "text")
         self._closed = False
         self._idle = asyncio.Event()
@@ -77,14 +77,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def deliver(self, outputs: Sequence[Output]) -> None:
         """Hand a step's outputs to their streams; those of a stream that left are dropped."""
         for output in outputs:
-            inbox = self._inboxes.get(output.request_id)
+            stream = self._streams.get(output.request_id)
             if isinstance(output, Saved):
-                if inbox is None:
+                if stream is None:
                     output.staged.release()
                 else:
-                    self._prefixes.publish(output, inbox.root, inbox.session_key)
-            elif inbox is not None:
-                inbox.put(output)
+                    root = self._prefixes.root(stream.request.cache.salt)
+                    self._prefixes.publish(output, root, stream.request.session_key)
+            elif stream is not None:
+                stream.put(output)
 
     async def close(self) -> None:
         """Hand over what was saved and end the watches, after a drain."""
@@ -94,7 +95,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def drain(self) -> int:
         """Admit nothing more; wait for what runs, and return how many that were."""
-        running = len(set(self._inboxes.values()))
+        running = len(set(self._streams.values()))
         self._board.state = types_pb2.MODEL_STATE_DRAINING
         self._board.changed()
         await self._idle.wait()
@@ -129,13 +130,21 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         request.internal_id = request.internal_id or uuid.uuid4().hex
         logs.request_id.set(request.internal_id)
         works = self._works(request, loaded)
-        inbox = self._open(works, request.request)
         stream = Stream(
-            request.request, works, loaded.tokenizer.detokenizer, inbox, self._engine.cancel
+            request.request,
+            works,
+            loaded.tokenizer.detokenizer,
+            self._engine.cancel,
+            functools.partial(self._resume, request.request.cache),
         )
+        self._open(works, stream)
         try:
             await self._use_store(works[0], request, stream.cached)
-            self._submit(works)
+            try:
+                self._engine.submit(*works)
+            except Overloaded:
+                works[0].release()
+                raise
             while not stream.is_over:
                 for response in await stream.take():
                     yield response
@@ -246,16 +255,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 work.scope = self._prefixes.root(hints.salt)
         return works
 
-    def _submit(self, works: Sequence[Request]) -> None:
-        first, *others = works
-        try:
-            self._engine.submit(first)
-        except Overloaded:
-            first.release()
-            raise
-        for work in others:
-            self._engine.submit(work)
-
     async def _use_store(
         self,
         work: Request,
@@ -264,19 +263,32 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         """Give the engine what is stored of the prompt, and where to save the rest."""
         hints, prepared = request.request.cache, request.prepared
-        found = None
-        if not (hints.skip_lookup or request.request.logprobs.prompt):
-            found = await self._prefixes.find(
-                self._prefixes.root(hints.salt),
-                prepared.block_hashes,
-                prepared.token_ids_le,
-                self._board.prefill_rate,
-            )
+        found = await self._find(work, hints, prepared.token_ids_le, prepared.block_hashes)
         if found is not None:
             work.restore = found.restore
             cached.CopyFrom(found.cached)
         if not hints.skip_store:
             work.saving = self._prefixes.saving(prepared.stable_tokens, found)
+
+    async def _resume(self, hints: types_pb2.CacheHints, work: Request) -> None:
+        """Submit a sequence that lost its seat again, with what is stored of it by now."""
+        await self._prefixes.settled()
+        token_ids_le = pack_ids([*work.prompt, *work.output])
+        chains = keys.chain(self._prefixes.root(hints.salt), token_ids_le)
+        found = await self._find(work, hints, token_ids_le, chains)
+        if found is not None:
+            work.restore = found.restore
+            if work.saving is not None:
+                work.saving.stored = found.restore.tokens
+        self._engine.submit(work)
+
+    async def _find(
+        self, work: Request, hints: types_pb2.CacheHints, token_ids_le: bytes, chains: bytes
+    ) -> Found | None:
+        if hints.skip_lookup or work.wants_prompt_logprobs:
+            return None
+        root = self._prefixes.root(hints.salt)
+        return await self._prefixes.find(root, chains, token_ids_le, self._board.prefill_rate)
 
     async def _stable_tokens(
         self, request: generation_pb2.GenerateRequest, ids: Sequence[int]
@@ -293,19 +305,17 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         find = functools.partial(spellings, self._serving().tokenizer, words)
         return await asyncio.get_running_loop().run_in_executor(self._text, find)
 
-    def _open(self, works: Sequence[Request], request: generation_pb2.GenerateRequest) -> Inbox:
-        if works[0].id in self._inboxes:
+    def _open(self, works: Sequence[Request], stream: Stream) -> None:
+        if works[0].id in self._streams:
             raise AlreadyExists(f"request {works[0].id} runs already")
-        inbox = Inbox(self._prefixes.root(request.cache.salt), request.session_key)
-        self._inboxes.update({work.id: inbox for work in works})
+        self._streams.update({work.id: stream for work in works})
         self._idle.clear()
         self._board.changed()
-        return inbox
 
     def _close(self, works: Sequence[Request]) -> None:
         for work in works:
-            del self._inboxes[work.id]
-        if not self._inboxes:
+            del self._streams[work.id]
+        if not self._streams:
             self._idle.set()
         self._board.changed()
 

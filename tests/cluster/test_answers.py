@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import grpc
 import pytest
 
-from bramley.client.events import Choice, Completion, Delta
+from bramley.client.events import Choice, Completion, Delta, Finished, Gathering
 from bramley.client.requests import Options
 from bramley.common.status import RemoteError
 from support.served import ENDLESS, ENDS, SAYS, Served
@@ -197,3 +197,26 @@ async def test_tokens_may_wait_for_each_other(served: Served) -> None:
 async def test_every_class_is_served_alike(served: Served, priority: Any) -> None:
     one = await served.completed("script", "\x02", priority=priority)
     assert one.text == SAYS["\x02"]
+
+
+async def test_bulk_answers_that_lose_their_seats_go_on_where_they_were(served: Served) -> None:
+    bulk: Options = {**SEEDED, "n": 4, "max_tokens": 400, "priority": "bulk", "logprobs": 1}
+    calm = await asked(served, bulk)
+    seen: set[int] = set()
+    gathering = Gathering()
+    async with aclosing(served.client.generate("tiny", PROMPT, **bulk)) as events:
+        async for event in events:
+            gathering.add(event)
+            if isinstance(event, Delta):
+                seen.add(event.index)
+            if len(seen) == 4:  # each of the four rows
+                break
+        urgent = await asked(served, {**SEEDED, "max_tokens": 2}, priority="interactive")
+        rest = [event async for event in events]
+    assert len(urgent.token_ids) == 2
+    for event in rest:
+        gathering.add(event)
+    assert sum(isinstance(event, Finished) for event in rest) == 4
+    disturbed = gathering.completion()
+    assert list(map(parts, disturbed.choices)) == list(map(parts, calm.choices))
+    assert disturbed.usage.prompt_tokens == len(PROMPT)

@@ -12,13 +12,14 @@ from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2
 from bramley.worker.engine.outputs import (
     Failed,
     Output,
+    Preempted,
     Prefilled,
     PromptLogprobs,
     Seated,
     Token,
 )
 from bramley.worker.engine.stopping import Finish
-from bramley.worker.generate import Inbox, Stream
+from bramley.worker.generate import Stream
 from bramley.worker.request import Request, StopRule, TokenLogprob
 from bramley.worker.sampling.params import SamplingParams
 
@@ -50,13 +51,16 @@ class Bench:
             for index in range(n)
         ]
         self.cancelled: list[str] = []
-        self.inbox = Inbox(b"", "")
-        self.stream = Stream(request, works, Bytes, self.inbox, self.cancelled.append)
+        self.resumed: list[str] = []
+        self.stream = Stream(request, works, Bytes, self.cancelled.append, self.resume)
+
+    async def resume(self, work: Request) -> None:
+        self.resumed.append(work.id)
 
     async def told(self, *outputs: Output) -> list[str]:
         """What is sent after these outputs, in short."""
         for output in outputs:
-            self.inbox.put(output)
+            self.stream.put(output)
         return [short(response) for response in await self.stream.take()]
 
 
@@ -104,9 +108,9 @@ async def test_every_index_states_the_prompt_and_what_of_it_was_not_computed() -
     bench = Bench(n=2)
     bench.stream.cached.CopyFrom(types_pb2.CachedTokens(ram=1))
     for output in (seated(restored=1), seated(1, parked=1)):
-        bench.inbox.put(output)
+        bench.stream.put(output)
     for output in (*says("ab", finish=END), *says("c", 1, END)):
-        bench.inbox.put(output)
+        bench.stream.put(output)
     responses = await bench.stream.take()
     usages = [r.finished.usage for r in responses if r.HasField("finished")]
     assert [usage.prompt_tokens for usage in usages] == [2, 2]
@@ -118,7 +122,7 @@ async def test_every_index_states_the_prompt_and_what_of_it_was_not_computed() -
 async def test_a_stored_prefix_that_was_not_restored_does_not_count() -> None:
     bench = Bench()
     bench.stream.cached.CopyFrom(types_pb2.CachedTokens(ram=1))
-    bench.inbox.put(seated(parked=2))
+    bench.stream.put(seated(parked=2))
     (started,) = await bench.stream.take()
     assert started.started.cached == types_pb2.CachedTokens(parked=2)
 
@@ -127,6 +131,18 @@ async def test_a_row_that_is_seated_again_starts_no_second_time() -> None:
     bench = Bench()
     assert await bench.told(seated(), *says("a")) == ["started", "0:a"]
     assert await bench.told(seated(), Prefilled("r#0", 1), *says("b")) == ["0:b"]
+
+
+async def test_an_answer_that_lost_its_seat_is_resumed_unless_it_is_complete() -> None:
+    bench = Bench(n=2, stop=types_pb2.StopConditions(strings=["b"]))
+    works = [
+        Request(id=f"r#{index}", prompt=[7], stop=StopRule(max_tokens=1), sampling=SamplingParams())
+        for index in range(2)
+    ]
+    outputs = [seated(), *says("ab"), *says("x", 1), *(Preempted(one.id, one) for one in works)]
+    assert await bench.told(*outputs) == ["started", "0:a", "0!", "1:x"]
+    assert bench.resumed == ["r#1"]
+    assert await bench.told(seated(1), *says("y", 1, END)) == ["1:y", "1!"]
 
 
 async def test_an_answer_that_met_a_stop_string_is_cancelled_at_once_and_alone() -> None:
@@ -155,7 +171,7 @@ async def test_the_prompt_s_logprobs_wait_for_the_first_token() -> None:
     of_prompt = PromptLogprobs("r#0", (TokenLogprob(-1.0),))
     assert await bench.told(seated(), of_prompt) == ["started"]
     for output in (*says("a"), *says("b", 1)):
-        bench.inbox.put(output)
+        bench.stream.put(output)
     first, second = await bench.stream.take()
     assert list(first.delta.prompt_logprobs.token_ids) == [8]
     assert not second.delta.HasField("prompt_logprobs")
