@@ -14,7 +14,7 @@ import mlx.core as mx
 from bramley.worker.sampling.filters import Filters, column, mass_above, part_of
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.sampling.rng import uniform
-from bramley.worker.sampling.rows import best, invert, total
+from bramley.worker.sampling.rows import a_largest, invert, total
 
 _TRIES_MAX = 63
 _TRIES_STREAM = 2
@@ -85,8 +85,7 @@ def first_within(weights: mx.array, tokens: mx.array, mass: mx.array, tries: mx.
     counts = mx.arange(tokens.shape[-1]) < tries[:, None]
     good = (theirs >= least) & (kept > 0) & counts
     first = mx.take_along_axis(tokens, mx.argmax(good, axis=-1, keepdims=True), axis=-1)
-    likeliest, _ = best(weights, 1)
-    return mx.where(mx.any(good, axis=-1, keepdims=True), first, likeliest)[:, 0]
+    return mx.where(mx.any(good, axis=-1, keepdims=True), first, a_largest(weights))[:, 0]
 
 
 def _tries(params: SamplingParams) -> int:

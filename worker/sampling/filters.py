@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.sampling.rng import uniform
-from bramley.worker.sampling.rows import best, columns, total
+from bramley.worker.sampling.rows import best_values, columns, total
 
 XTC_STREAM = 1
 
@@ -90,7 +90,7 @@ def rank_floor(weights: mx.array, ranks: Sequence[int], mass: Sequence[float]) -
         One a row, (B, 1).
     """
     most = min(max(ranks), weights.shape[-1])
-    _, found = best(weights, most)
+    found = best_values(weights, most)
     heavier = mx.cumsum(found, axis=-1, inclusive=False)
     within = (heavier < column(mass) * total(weights)) | (column(mass) >= 1)
     kept = (mx.arange(most) < mx.array(list(ranks))[:, None]) & within

@@ -42,29 +42,46 @@ def best(rows: mx.array, count: int) -> tuple[mx.array, mx.array]:
     """Find each row's ``count`` largest, which are at most V.
 
     Returns:
-        Their ids and themselves, (B, count), largest first, lower ids first among equals. Where
-        the last of them has equals that are left out, which of those is in is not defined.
+        Their ids and themselves, (B, count), largest first, lower ids first among equals.
     """
-    size = rows.shape[-1]
-    # The largest are in the columns of the largest tops. Columns are as high as makes both
-    # the tops and what is in the chosen columns few, and none has a place that is no id.
-    height = math.gcd(size, 1 << int(math.log2(math.sqrt(size / count))))
-    cut = columns(rows, height, -math.inf)
-    width = cut.shape[-1]
-    chosen = _places(mx.max(cut, axis=1), count)
-    within = mx.take_along_axis(cut, chosen[:, None, :], axis=2).reshape(len(rows), -1)
-    names = (mx.arange(height)[None, :, None] * width + chosen[:, None, :]).reshape(len(rows), -1)
-    taken = _places(within, count)
-    ids = mx.sort(mx.take_along_axis(names, taken, axis=-1), axis=-1)
-    found = mx.take_along_axis(rows, ids, axis=-1)
-    order = mx.argsort(-found, axis=-1)
-    return mx.take_along_axis(ids, order, axis=-1), mx.take_along_axis(found, order, axis=-1)
+    batch, size = rows.shape
+    # They are in the blocks of the largest tops. Of equal tops, sorting keeps the first blocks,
+    # and those have the lower ids.
+    length = _height(size, count)
+    blocks = rows.reshape(batch, size // length, length)
+    chosen = mx.sort(_order(mx.max(blocks, axis=-1))[:, :count], axis=-1)
+    within = mx.take_along_axis(blocks, chosen[:, :, None], axis=1).reshape(batch, -1)
+    ids = (chosen[:, :, None] * length + mx.arange(length)).reshape(batch, -1)
+    order = _order(within)[:, :count]
+    return mx.take_along_axis(ids, order, axis=-1), mx.take_along_axis(within, order, axis=-1)
 
 
-def _places(rows: mx.array, count: int) -> mx.array:
-    if count >= rows.shape[-1]:
-        return mx.broadcast_to(mx.arange(rows.shape[-1]), rows.shape)
-    return mx.argpartition(-rows, count - 1, axis=-1)[:, :count]
+def best_values(rows: mx.array, count: int) -> mx.array:
+    """Return each row's ``count`` largest, largest first: faster than ``best``."""
+    cut = columns(rows, _height(rows.shape[-1], count), -math.inf)
+    tops = mx.max(cut, axis=1)
+    if count < tops.shape[-1]:
+        chosen = mx.argpartition(-tops, count - 1, axis=-1)[:, :count]
+        cut = mx.take_along_axis(cut, chosen[:, None, :], axis=2)
+    within = cut.reshape(len(rows), -1)
+    return -mx.sort(mx.partition(-within, count - 1, axis=-1)[:, :count], axis=-1)
+
+
+def a_largest(rows: mx.array) -> mx.array:
+    """Return the id of a largest of each row, (B, 1): of equals, the one found soonest."""
+    cut = columns(rows, _COLUMN, -math.inf)
+    column = mx.argmax(mx.max(cut, axis=1), axis=-1, keepdims=True)
+    within = mx.take_along_axis(cut, column[:, None, :], axis=2)[:, :, 0]
+    return mx.argmax(within, axis=-1, keepdims=True) * cut.shape[-1] + column
+
+
+def _height(size: int, count: int) -> int:
+    # So that both the tops and what is in the chosen columns are few.
+    return math.gcd(size, 1 << int(math.log2(math.sqrt(size / count))))
+
+
+def _order(rows: mx.array) -> mx.array:
+    return mx.argsort(-rows, axis=-1)  # stable
 
 
 def invert(weights: mx.array, points: mx.array) -> mx.array:

@@ -11,10 +11,11 @@ import pytest
 from mlx_lm.sample_utils import apply_xtc
 from numpy.typing import NDArray
 
+from bramley.worker.sampling.draws import first_within
 from bramley.worker.sampling.filters import Filters, mass_floor
 from bramley.worker.sampling.logprobs import LOGPROB_MIN, prompt_logprobs
 from bramley.worker.sampling.params import SamplingParams
-from bramley.worker.sampling.rows import best, invert
+from bramley.worker.sampling.rows import best, best_values, invert
 from bramley.worker.sampling.sampler import RowRule, RowSampler, Sampled
 from bramley.worker.sampling.weights import LOG2_E, weigh
 from support.arrays import floats, ids
@@ -191,6 +192,16 @@ def test_drawing_again_keeps_to_what_top_p_keeps(top_p: float) -> None:
     params = SamplingParams(temperature=1.0, top_p=top_p, seed=2)
     kept, _ = kept_by_sorting(PROBABILITIES / PROBABILITIES.max(), params)
     assert set(draw(params, 4_000)) == kept
+
+
+def test_the_likeliest_is_taken_where_top_p_keeps_no_try() -> None:
+    weights = mx.array(PROBABILITIES / PROBABILITIES.max())[None]
+    tries = mx.array([[int(ORDER[9]), int(ORDER[0]), int(ORDER[8])]])
+    for count in (1, 2):
+        taken = first_within(weights, tries, mx.array([[0.05]]), mx.array([count]))
+        assert ids(taken) == [TOP]
+    near = first_within(weights, tries[:, ::-1], mx.array([[0.9999]]), mx.array([3]))
+    assert ids(near) == [int(ORDER[8])]
 
 
 def test_a_flat_distribution_is_cut_by_top_p() -> None:
@@ -457,8 +468,7 @@ def test_a_prompt_is_scored_token_by_token() -> None:
 def test_the_best_are_the_largest_in_order(size: int, count: int) -> None:
     rows = np.random.default_rng(size).integers(0, 9, (3, size)).astype(np.float32)
     found_ids, found = best(mx.array(rows), min(count, size))
-    assert (floats(found) == -np.sort(-rows, axis=-1)[:, :count]).all()
-    for row in range(3):
-        one = ids(found_ids[row])
-        assert len(set(one)) == len(one)
-        assert [rows[row, i] for i in one] == floats(found)[row].tolist()
+    right = -np.sort(-rows, axis=-1)[:, :count]
+    assert (floats(found) == right).all()
+    assert (floats(best_values(mx.array(rows), min(count, size))) == right).all()
+    assert found_ids.tolist() == np.argsort(-rows, axis=-1, kind="stable")[:, :count].tolist()
