@@ -8,9 +8,13 @@ from typing import Any, Unpack
 import grpc
 import pytest
 
+from bramley.client import replies
 from bramley.client.events import Choice, Completion, Delta, Finished, Gathering
 from bramley.client.requests import Options
+from bramley.common.rpc import open_channel
 from bramley.common.status import RemoteError
+from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
 from support.served import ENDLESS, ENDS, SAYS, Served
 
 PROMPT = "several answers"
@@ -220,3 +224,30 @@ async def test_bulk_answers_that_lose_their_seats_go_on_where_they_were(served: 
     disturbed = gathering.completion()
     assert list(map(parts, disturbed.choices)) == list(map(parts, calm.choices))
     assert disturbed.usage.prompt_tokens == len(PROMPT)
+
+
+async def cached(served: Served, text: str, hints: types_pb2.CacheHints) -> int:
+    """Ask for one token; how much of the prompt was not computed."""
+    request = generation_pb2.GenerateRequest(
+        model="tiny", text=text, cache=hints, stop=types_pb2.StopConditions(max_tokens=1)
+    )
+    gathering = Gathering()
+    async with open_channel(served.cluster.node.addresses["grpc"]) as channel:
+        async for response in RouterServiceStub(channel).Generate(request):
+            if (event := replies.event(response)) is not None:
+                gathering.add(event)
+    return sum(gathering.completion().usage.cached_tokens.values())
+
+
+async def test_what_is_computed_is_shared_within_a_salt_and_as_far_as_hints_allow(
+    served: Served,
+) -> None:
+    text = "a prompt that nobody else has, long enough to be worth it"
+    salted = types_pb2.CacheHints(salt="one")
+    assert await cached(served, text, salted) == 0
+    assert await cached(served, text, types_pb2.CacheHints(salt="other")) == 0
+    assert await cached(served, text, types_pb2.CacheHints(salt="one", skip_lookup=True)) == 0
+    assert await cached(served, text, salted) == len(text) - 1
+    secret = text[::-1]
+    assert await cached(served, secret, types_pb2.CacheHints(skip_store=True)) == 0
+    assert await cached(served, secret, types_pb2.CacheHints()) == 0

@@ -75,11 +75,18 @@ async def test_a_message_holds_no_more_tokens_than_asked_for() -> None:
         assert text_of(responses) == numbers(100)
 
 
-async def test_each_index_ends_once() -> None:
-    async with routed(Script(tokens=5)) as bench:
-        responses = await collect(bench.stub.Generate(ask(n=3)))
+@pytest.mark.parametrize("interval_s", [0.0, 0.002])
+async def test_b056_each_index_has_all_its_tokens_and_ends_once(interval_s: float) -> None:
+    async with routed(Script(tokens=50, interval_s=interval_s)) as bench:
+        responses = await collect(bench.stub.Generate(ask(n=16)))
         ended = [r.finished.index for r in responses if r.HasField("finished")]
-        assert ended == [0, 1, 2]
+        assert ended == list(range(16))
+        deltas = [r.delta for r in responses if r.HasField("delta")]
+        assert [delta.seq_no for delta in deltas] == list(range(len(deltas)))
+        for index in range(16):
+            mine = [delta for delta in deltas if delta.index == index]
+            assert "".join(delta.text for delta in mine) == numbers(50)
+            assert mine[-1].completion_tokens == 50
 
 
 async def test_progress_comes_between_started_and_the_first_delta() -> None:
@@ -250,6 +257,17 @@ async def test_abort_ends_a_stream_with_what_it_used_so_far(which: str) -> None:
         assert finished.usage.completion_tokens >= 1
         worker = bench.node.workers["fake"]
         await until(lambda: worker.running == 0 and is_idle(bench))
+
+
+async def test_abort_ends_every_index_with_what_it_used() -> None:
+    async with routed() as bench:
+        call = bench.stub.Generate(ask(request_id="mine", labels=LONG, n=3))
+        await read_until(call, "delta")
+        await bench.stub.Abort(router_pb2.AbortRequest(request_ids=["mine"]))
+        ended = [r.finished for r in await collect(call) if r.HasField("finished")]
+        assert [one.index for one in ended] == [0, 1, 2]
+        assert {one.reason for one in ended} == {types_pb2.FINISH_REASON_ABORTED}
+        assert {one.usage.prompt_tokens for one in ended} == {len("hello")}
 
 
 async def test_abort_ends_a_request_that_waits() -> None:
