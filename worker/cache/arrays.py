@@ -38,6 +38,11 @@ class KeysAndValues:
         """Bytes of keys and values, spare room included."""
         return sum(array.nbytes for array in self.arrays())
 
+    def resemble(self, other: object) -> None:
+        """Take the shapes of keys and of values over, if they are known there."""
+        assert isinstance(other, KeysAndValues)
+        self._shapes = self._shapes or other._shapes
+
     def arrays(self) -> list[mx.array]:
         """Keys and values, once there are any."""
         return [array for array in (self.keys, self.values) if array is not None]
@@ -71,6 +76,8 @@ class KeysAndValues:
         """Columns that a row has."""
         raise NotImplementedError
 
+    _columns_max = 1 << 62  # that a row takes
+
     @property
     def _token_bytes(self) -> int:
         return sum(heads * size * dtype.size for heads, size, dtype in self._shapes)
@@ -79,11 +86,11 @@ class KeysAndValues:
         if not self._shapes:
             self._shapes = tuple((a.shape[1], a.shape[3], a.dtype) for a in (keys, values))
 
-    def _make_room(self, rows: int, columns: int, columns_max: int | None = None) -> None:
+    def _make_room(self, rows: int, columns: int) -> None:
         if not self._shapes:
             return
         if self.keys is None:
-            self._resize(rows, _capped(round_up(columns, COLUMNS_STEP), columns_max))
+            self._resize(rows, self._stepped(columns))
             return
         held_rows, held_columns = self._room
         if rows <= held_rows and columns <= held_columns:
@@ -91,25 +98,28 @@ class KeysAndValues:
         # Doubled, so that growing costs a constant share. More rows leave spare columns
         # behind, or one long row would make every row long.
         if rows > held_rows:
-            needed = max([columns, *map(self._held, range(len(self._table.lengths)))])
-            rows, columns = max(rows, 2 * held_rows), round_up(needed, COLUMNS_STEP)
+            rows, columns = max(rows, 2 * held_rows), max(columns, self._longest)
         else:
-            rows = held_rows
-            columns = max(round_up(columns, COLUMNS_STEP), 2 * held_columns)
-        self._resize(rows, _capped(columns, columns_max))
+            rows, columns = held_rows, max(columns, 2 * held_columns)
+        self._resize(rows, self._stepped(columns))
 
-    def _give_back(self, rows: int, columns: int, columns_max: int | None = None) -> None:
+    def _give_back(self, rows: int, columns: int) -> None:
         if self.keys is None:
             return
         held_rows, held_columns = self._room
-        live = range(len(self._table.lengths))
-        rows = min(max(rows, len(live)), held_rows)
-        needed = round_up(max([columns, *map(self._held, live)]), COLUMNS_STEP)
-        columns = min(_capped(needed, columns_max), held_columns)
+        rows = min(max(rows, len(self._table.lengths)), held_rows)
+        columns = min(self._stepped(max(columns, self._longest)), held_columns)
         if rows == 0 or columns == 0:
             self.reset()
         elif (rows, columns) != (held_rows, held_columns):
             self._resize(rows, columns)
+
+    @property
+    def _longest(self) -> int:
+        return max(map(self._held, range(len(self._table.lengths))), default=0)
+
+    def _stepped(self, columns: int) -> int:
+        return min(round_up(columns, COLUMNS_STEP), self._columns_max)
 
     @property
     def _room(self) -> tuple[int, int]:
@@ -170,6 +180,7 @@ class KeysAndValues:
                 array[row, :, start : start + piece.shape[-2]] = piece
 
     def _replace(self, copies: dict[int, list[mx.array]]) -> None:
+        self._make_room(len(self._table.lengths), self._longest)  # a row that just joined has none
         for row, pieces in copies.items():
             self._paste(row, 0, pieces)
             self._zero(row, pieces[0].shape[-2] if pieces else 0, self._used[row])
@@ -177,7 +188,7 @@ class KeysAndValues:
     def _zero(self, row: int, start: int, stop: int) -> None:
         for array in self.arrays():
             stop = min(stop, array.shape[2])
-            if start < stop:
+            if row < array.shape[0] and start < stop:
                 array[row, :, start:stop] = 0
 
     def _memory(self, row: int, outside: Bytes, held: int) -> Iterator[tuple[Bytes, Bytes]]:
@@ -197,7 +208,3 @@ class KeysAndValues:
             size = heads * held * live.shape[-1]
             yield live, outside[at : at + size].reshape(heads, held, -1)
             at += size
-
-
-def _capped(columns: int, columns_max: int | None) -> int:
-    return columns if columns_max is None else min(columns, columns_max)

@@ -72,6 +72,13 @@ class LayerState(Protocol):
         """Bytes of its arrays, spare room included (law 11)."""
         ...
 
+    def resemble(self, other: object) -> None:
+        """Know what another state of the same layer has learned of its shapes.
+
+        Without them there are no arrays, and nothing can be imported; a forward tells them, too.
+        """
+        ...
+
     def arrays(self) -> list[mx.array]:
         """The live arrays, for evaluation. Nobody keeps them: an alias costs a full copy."""
         ...

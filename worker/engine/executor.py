@@ -43,10 +43,16 @@ class Executor:
         self.waste_columns = waste_columns
         self.costs = Costs()
         self.workspace_bytes = 0
+        self._first: Cohort | None = None
+        self._warm: Cohort | None = None
 
     def cohort(self) -> Cohort:
-        """Make an empty cohort."""
-        return self._make_cohort()
+        """Make an empty cohort that knows all shapes, or take the one that is warm."""
+        made, self._warm = self._warm or self._make_cohort(), None
+        self._first = self._first or made
+        for layer, known in zip(made.layers, self._first.layers, strict=True):
+            layer.resemble(known)
+        return made
 
     def decoder(self, cohort: Cohort) -> Decoder:
         """Make what decodes a cohort's rows."""
@@ -78,6 +84,7 @@ class Executor:
         columns = min(columns_max, IDLE_BYTES_MAX // part_bytes(cohort.layers, 1))
         for layer in cohort.layers:
             layer.reserve(1, columns)
+        self._first = self._warm = cohort
 
     def prefill(self, cohort: Cohort, requests: Sequence[Request], tokens: Sequence[int]) -> None:
         """Compute the next so many tokens of each request's sequence, in one forward.
