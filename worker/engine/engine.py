@@ -42,7 +42,8 @@ from bramley.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-CLEAR_CACHE_EVERY = 256
+CLEAR_CACHE_EVERY = 256  # steps
+MEASURE_EVERY = 16
 EXIT_ENGINE_DIED = 70
 # New tokens that make a save worth its cost, at the end of a prompt and of a request.
 SAVE_PROMPT_FROM = 256
@@ -172,6 +173,7 @@ class Engine:
                 self.counters.step_began_s = 0.0
                 self._seating.rest()
                 self._count()
+                self._measure()
                 self._mail.wait()
             self._waiting.update((request.id, request) for request in self._submitted)
             self._submitted = []
@@ -213,8 +215,10 @@ class Engine:
         counters.waiting = len(self._waiting)
         counters.waiting_prompt_tokens = sum(len(one.prompt) for one in self._waiting.values())
         counters.parked = len(self._slots.parked)
-        counters.state_bytes = self._seating.nbytes
-        counters.active_bytes = mx.get_active_memory()
+
+    def _measure(self) -> None:
+        self.counters.state_bytes = self._seating.nbytes
+        self.counters.active_bytes = mx.get_active_memory()
 
     # One step:
 
@@ -227,6 +231,8 @@ class Engine:
         if plan.decode or plan.chunk:
             self._decode()
         self.counters.steps += 1
+        if self.counters.steps % MEASURE_EVERY == 0:
+            self._measure()
         if self.counters.steps % CLEAR_CACHE_EVERY == 0:
             mx.clear_cache()
         self._send()
@@ -301,7 +307,10 @@ class Engine:
 
     def _decode(self) -> None:
         started_s = time.monotonic()
-        for number, cohort in list(self._seating.cohorts.items()):
+        cohorts = dict(self._seating.cohorts)
+        for gone in self._decoders.keys() - cohorts.keys():
+            del self._decoders[gone]
+        for number, cohort in cohorts.items():
             decoder = self._decoder(number, cohort)
             if decoder.flight is not None and decoder.flight.is_awaited:
                 self._land(number)
