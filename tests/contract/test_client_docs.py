@@ -17,9 +17,7 @@ PRINTED = {
     "Stream": "Hello\nstop, 2 tokens\n",
     "Asyncio": "['Hello', 'Hello']\n",
     "Several answers, and how likely they were": (
-        "ab -1.0\nc 0.0\nd 0.0\n"
-        "97 0.0 {1: -0.5, 2: -1.5}\n98 -1.0 {1: -0.5, 2: -1.5}\n"
-        "5 4\n"
+        "ab -1.0\nc 0.0\nd 0.0\n97 0.0 {1: -0.5, 2: -1.5}\n98 -1.0 {1: -0.5, 2: -1.5}\n5 4\n"
     ),
     "Cancel": "first words: Hel\n",
     "Errors": "NOT_FOUND NOT_FOUND None None\nno model is named 'nobody'\ninput\n",
