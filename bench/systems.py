@@ -1,0 +1,130 @@
+"""Two systems that stream text of one model: our cluster, and ``mlx_lm.server``."""
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from bramley.bench.cluster import Failed, running
+from bramley.client import Client
+from bramley.client.events import Delta
+
+MODEL = "smollm2"
+READY_WITHIN_S = 120.0
+_POLL_S = 0.1
+
+
+class System(Protocol):
+    """A server of one model."""
+
+    name: str
+
+    def stream(self, prompt: str, max_tokens: int) -> Generator[int]:
+        """Ask for a greedy answer: how many tokens came, whenever some come."""
+        ...
+
+
+class OurCluster:
+    """Reached through the router, by our client."""
+
+    name = "bramley"
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def stream(self, prompt: str, max_tokens: int) -> Generator[int]:
+        """Stream one answer."""
+        with Client(self._target) as client:
+            events = client.generate(
+                MODEL, prompt, max_tokens=max_tokens, temperature=0.0, ignore_eos=True
+            )
+            with closing(events):
+                for event in events:
+                    if isinstance(event, Delta) and event.token_ids:
+                        yield len(event.token_ids)
+
+
+class PeerServer:
+    """Reached over HTTP; each of its chunks is a token."""
+
+    name = "mlx_lm.server"
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def stream(self, prompt: str, max_tokens: int) -> Generator[int]:
+        """Stream one answer."""
+        asked = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0, "stream": True}
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        try:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/completions", json.dumps(asked), headers)
+            response = connection.getresponse()
+            if response.status != http.HTTPStatus.OK:
+                raise Failed(f"{self.name} answered {response.status}")
+            for line in response:
+                if line.startswith(b"data: {") and json.loads(line[6:])["choices"][0].get("text"):
+                    yield 1
+        finally:
+            connection.close()
+
+    def is_up(self) -> bool:
+        """Whether it answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+@contextmanager
+def our_cluster(model: Path, folder: Path) -> Generator[OurCluster]:
+    """Run a cluster for the length of the block.
+
+    Args:
+        model: its folder.
+        folder: for the cluster's settings.
+
+    Yields:
+        The cluster, ready.
+    """
+    settings = folder / "cluster.toml"
+    settings.write_text(f'[models.{MODEL}]\npath = "{model}"\n')
+    with running([str(settings)]) as cluster:
+        yield OurCluster(cluster.status()["addresses"]["socket"])
+
+
+@contextmanager
+def peer_server(model: Path) -> Generator[PeerServer]:
+    """Run ``mlx_lm.server`` for the length of the block.
+
+    Yields:
+        The server, ready.
+
+    Raises:
+        Failed: it does not come up.
+    """
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-P", "-m", "bramley.bench.peer_server", "--model", str(model)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "ERROR"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)  # noqa: S603
+    server, give_up_s = PeerServer(port), time.monotonic() + READY_WITHIN_S
+    try:
+        while not server.is_up():
+            if process.poll() is not None or time.monotonic() > give_up_s:
+                raise Failed(f"{server.name} did not come up")
+            time.sleep(_POLL_S)
+        yield server
+    finally:
+        process.terminate()
+        process.wait()
