@@ -3,9 +3,9 @@
 import mlx.core as mx
 import numpy as np
 
-from bramley.worker.cache.arrays import COLUMNS_STEP, KeysAndValues
+from bramley.worker.cache.arrays import KeysAndValues
 from bramley.worker.cache.contract import Bytes
-from bramley.worker.cache.table import RowTable, round_up
+from bramley.worker.cache.table import RowTable
 
 
 class FullState(KeysAndValues):
@@ -58,7 +58,7 @@ class FullState(KeysAndValues):
 
     def row_bytes(self, tokens: int) -> int:
         """Keys and values of so many tokens, and of the columns up to the next step."""
-        return round_up(tokens, COLUMNS_STEP) * self._token_bytes
+        return self._stepped(tokens) * self._token_bytes
 
     @property
     def layout(self) -> str:

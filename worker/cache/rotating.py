@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from bramley.worker.cache.arrays import COLUMNS_STEP, KeysAndValues
+from bramley.worker.cache.arrays import KeysAndValues
 from bramley.worker.cache.contract import Bytes, CannotExport
-from bramley.worker.cache.table import RowTable, round_up
+from bramley.worker.cache.table import RowTable
 from bramley.worker.cache.window import Empty, Run, Window
 
 
@@ -31,6 +31,7 @@ class RotatingState(KeysAndValues):
         self._window = Window.of(table, window, keep)
         super().__init__(table, self._window.used)
         self._window.add(self)
+        self._columns_max = self._window.capacity
         self._kept: list[list[mx.array]] = []  # for each run of a long forward
 
     # What model files call.
@@ -68,19 +69,15 @@ class RotatingState(KeysAndValues):
 
     def prepare(self) -> None:
         """Have room for the open forward, rows without room dropping what no token will see."""
-        self._make_room(
-            len(self._table.lengths), self._window.prepare().room, self._window.capacity
-        )
+        self._make_room(len(self._table.lengths), self._window.prepare().room)
 
     def reserve(self, rows: int, columns: int) -> None:
         """Have room for ``rows`` of ``columns`` tokens, or of as many as a row ever keeps."""
-        capacity = self._window.capacity
-        self._make_room(rows, min(columns, capacity), capacity)
+        self._make_room(rows, min(columns, self._columns_max))
 
     def shrink(self, rows: int, columns: int) -> None:
         """Keep room for ``rows`` of ``columns`` tokens and for what there is."""
-        capacity = self._window.capacity
-        self._give_back(rows, min(columns, capacity), capacity)
+        self._give_back(rows, columns)
 
     def rollback(self, row: int, tokens: int) -> None:
         """Only check: lowering the length is the rollback."""
@@ -88,7 +85,7 @@ class RotatingState(KeysAndValues):
 
     def row_bytes(self, tokens: int) -> int:
         """Keys and values of as many tokens as a row ever keeps, at most."""
-        return min(round_up(tokens, COLUMNS_STEP), self._window.capacity) * self._token_bytes
+        return self._stepped(tokens) * self._token_bytes
 
     @property
     def layout(self) -> str:

@@ -351,3 +351,11 @@ def test_widths_are_rounded_up_for_several_columns_only(kind: str, rows: list[ra
             fetched = state.update_and_fetch(*[mx.zeros((1, 2, 2, 4))] * 2)
             widths.add(fetched[0].shape[2])
     assert {width % 16 for width in widths} == {0}
+
+
+@pytest.mark.parametrize("verb", ["move", "copy", "swap"])
+def test_law_5_a_row_that_just_joined_takes_another(kind: str, verb: str) -> None:
+    rows = Rows.of(kind, ROWS[3:])
+    rows.join()
+    getattr(rows, verb)(0, 1)
+    rows.holds(1, ROWS[3])
