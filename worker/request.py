@@ -119,6 +119,14 @@ class Request:
         if phase is Phase.ENDED:
             self.release()
 
+    def start_over(self) -> None:
+        """Wait for a seat again, with nothing computed; what was drawn stays drawn."""
+        self.enter(Phase.WAITING)
+        self.computed = 0
+        self.prompt_logprobs.clear()
+        if self.saving is not None:
+            self.saving.stored = 0
+
     def release(self) -> None:
         """Give the stored prefix back, if it still has one."""
         if self.restore is not None:

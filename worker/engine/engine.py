@@ -267,10 +267,7 @@ class Engine:
             return  # what was in flight ended it
         self._save(request, request.computed, SAVE_END_FROM)
         self._seating.leave(request)
-        request.computed = 0
-        if request.saving is not None:
-            request.saving.stored = 0
-        request.enter(Phase.WAITING)
+        request.start_over()
         self.counters.preemptions += 1
         self._outputs.append(Preempted(request.id, request))
 

@@ -268,7 +268,13 @@ def _config_eos_token_ids(folder: Path) -> frozenset[int]:
 
 
 # What a generation_config.json may set of the sampling, and from where to where.
-_DEFAULTS = {"temperature": (0, 100), "top_p": (0, 1), "top_k": (-1, 1 << 31), "min_p": (0, 1)}
+_DEFAULTS = {
+    "temperature": (0, 100),
+    "top_p": (0, 1),
+    "top_k": (-1, 1 << 31),
+    "min_p": (0, 1),
+    "repetition_penalty": (0.1, 100),
+}
 
 
 def _generation_defaults(generation: Mapping[str, Any]) -> dict[str, float]:

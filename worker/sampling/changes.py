@@ -40,7 +40,8 @@ class RowChanges:
         self._seen = np.zeros((2, 64), np.int32)  # in the whole window, in its output
         self._bias = np.zeros(64, np.float32)
         for token, bias in params.logit_bias:
-            self._bias[self._slot(token)] += bias
+            slot = self._slot(token)  # first: it may make the arrays anew
+            self._bias[slot] += bias
         words = [word for word in params.bad_words if word]
         self._endings = [(word[:-1], self._slot(word[-1])) for word in words]
         self._reach = max((len(word) - 1 for word in words), default=0)

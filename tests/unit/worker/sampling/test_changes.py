@@ -77,6 +77,11 @@ def test_another_history_is_counted_afresh() -> None:
     assert told(row, (prompt, output)) == {}
 
 
+def test_more_biases_than_there_was_room_for_are_all_told() -> None:
+    biases = tuple((token, token / 10) for token in range(300))
+    assert told(changes(logit_bias=biases), ((), ())).keys() == set(range(300))
+
+
 def test_biases_of_one_id_add_up() -> None:
     assert told(changes(logit_bias=((3, 1.5), (4, -1.0), (3, 1.0))), ((), ())) == {
         3: (1, 2.5),
