@@ -78,7 +78,7 @@ def test_another_history_is_counted_afresh() -> None:
 
 
 def test_more_biases_than_there_was_room_for_are_all_told() -> None:
-    biases = tuple((token, token / 10) for token in range(300))
+    biases = tuple((token, 1.0 + token / 10) for token in range(300))
     assert told(changes(logit_bias=biases), ((), ())).keys() == set(range(300))
 
 
