@@ -21,6 +21,8 @@ path = "{models}/tiny"
 path = "{models}/tiny"
 [models.other]
 path = "{models}/script"
+[models.sliding]
+path = "{models}/sliding"
 [store]
 ram_bytes = 200000000
 disk_bytes = 400000000
@@ -189,6 +191,25 @@ async def test_a_worker_s_death_loses_nothing_that_was_published(stored: Served)
         until_cached(lambda: stored.completed("two", text, max_tokens=TOKENS), 699)
     )
     assert warm.token_ids == cold.token_ids
+
+
+async def test_a_sliding_window_s_state_outlives_its_worker(stored: Served) -> None:
+    text = prompt("window", 700)
+    cold = await stored.completed("sliding", text, max_tokens=TOKENS)
+    assert cached(cold) == 0
+    await stored.cluster.within(
+        until_cached(lambda: stored.completed("sliding", text, max_tokens=TOKENS), 699)
+    )
+    killed = await stored.cluster.kill("worker", "sliding")
+    await stored.cluster.running("worker", "sliding", after=killed.epoch)
+    await stored.ready("sliding")
+    warm = await stored.completed("sliding", text, max_tokens=TOKENS)
+    assert (cached(warm), warm.token_ids) == (699, cold.token_ids)
+    # No state was kept where another prompt parts from it.
+    other = text[:500] + "#" + prompt("end", 120)
+    parted = await stored.completed("sliding", other, max_tokens=TOKENS)
+    assert cached(parted) == 0
+    assert parted.token_ids == await _without_lookup(stored, "sliding", other)
 
 
 async def _without_lookup(stored: Served, model: str, text: str) -> list[int]:

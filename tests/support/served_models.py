@@ -13,6 +13,7 @@ def main() -> None:
     """Write all of them."""
     folder = Path(sys.argv[1])
     save_tiny(folder / "tiny", "full", seed=5)
+    save_tiny(folder / "sliding", "sliding", seed=5)
     scripts = {byte.encode(): Script(text.encode(), EOS) for byte, text in SAYS.items()}
     scripts |= {byte.encode(): Script(b"hi", end) for byte, end in ENDS.items()}
     scripts[ENDLESS.encode()] = Script(b"abc ", None)

@@ -1,0 +1,188 @@
+"""Prefixes through a real store: what one engine saved, another starts from, or computes."""
+
+import asyncio
+import functools
+from array import array
+from collections.abc import AsyncGenerator, Sequence
+
+import numpy as np
+import pytest
+from mlx import nn
+
+from bramley.cachestore import keys
+from bramley.cachestore.catalogue import Entry
+from bramley.cachestore.client import StoreClient
+from bramley.cachestore.matching import Group
+from bramley.cachestore.process import StoreProcess
+from bramley.worker.cache.snapshot import layout, part_bytes, sliceable, stateful
+from bramley.worker.models.mlx_lm import layer_caches
+from bramley.worker.prefix import Found, PrefixCache, StateFacts
+from support.engines import InProcessEngine, request
+from support.store import PATIENCE_S, identity, local_store, settings, until
+from support.tiny_models import build, greedy
+
+PROMPT = [int(token) for token in np.random.default_rng(3).integers(0, 256, 600)]
+BOUNDARY = 590
+TOKENS = 8
+
+
+class Bench:
+    """A worker's engine and its prefixes."""
+
+    def __init__(self, model: nn.Module, process: StoreProcess, client: StoreClient) -> None:
+        self.model = model
+        self.process = process
+        self.client = client
+        self.engine = InProcessEngine(model, layers=layer_caches(model))
+        self.engine.run(request("first", [1, 2, 3], max_tokens=1))
+        layers = self.engine.cohort.layers
+        self.state = StateFacts(
+            identity=identity(layout=layout(layers)),
+            token_bytes=part_bytes(sliceable(layers), 1),
+            state_bytes=functools.partial(part_bytes, stateful(layers)),
+        )
+        self.cache = PrefixCache(client, self.state)
+        self.root = self.cache.root("")
+
+    async def find(self, prompt: Sequence[int]) -> Found | None:
+        ids = array("I", prompt).tobytes()
+        return await self.cache.find(self.root, keys.chain(self.root, ids), ids, 0.0)
+
+    async def answer(self, prompt: Sequence[int], boundary: int | None = None) -> int:
+        """Answer a prompt from what is stored, and check it.
+
+        Returns:
+            How many tokens were restored. With a ``boundary``, what was saved is stored by now.
+        """
+        one = request("one", prompt, max_tokens=TOKENS)
+        found = await self.find(prompt)
+        one.restore = found.restore if found is not None else None
+        if boundary is not None:
+            one.saving = self.cache.saving(boundary, found)
+            assert one.saving is not None
+        answers = await asyncio.to_thread(self.engine.run, one)
+        assert answers["one"] == greedy(self.model, list(prompt), TOKENS)
+        outcome = self.engine.outcomes["one"]
+        before = self.process.store.counts["sealed"]
+        for saved in outcome.saved:
+            self.cache.publish(saved, self.root, "")
+        await until(lambda: self.process.store.counts["sealed"] == before + len(outcome.saved))
+        return outcome.restored
+
+    def entries(self, group: str) -> list[Entry]:
+        catalogue = self.process.store.tiers.catalogue
+        return [entry for entry in catalogue.entries.values() if entry.object.group == group]
+
+    async def close(self) -> None:
+        await self.cache.close()
+        self.engine.close()
+
+
+@pytest.fixture(scope="module", params=["full", "sliding"])
+def model(request: pytest.FixtureRequest) -> nn.Module:
+    return build(request.param, seed=5)
+
+
+@pytest.fixture
+async def benches(model: nn.Module) -> AsyncGenerator[Sequence[Bench]]:
+    """Two workers of one store."""
+    made: list[Bench] = []
+    async with local_store(settings(disk_bytes=0)) as (process, target):
+        for name in ("one", "two"):
+            client = StoreClient.connect(target, name, wait_s=5.0)
+            async with asyncio.timeout(PATIENCE_S):
+                await client.linked()
+            made.append(Bench(model, process, client))
+        yield made
+        for bench in made:
+            await bench.close()
+        process.store.check()
+
+
+def has_state(bench: Bench) -> bool:
+    return bench.state.has_state
+
+
+async def test_a_prefix_is_one_group_or_two(benches: Sequence[Bench]) -> None:
+    bench = benches[0]
+    kv, state = (
+        Group("kv", required=True, sliceable=True),
+        Group("state", required=True, sliceable=False),
+    )
+    assert bench.state.groups == ([kv, state] if has_state(bench) else [kv])
+    assert await bench.answer(PROMPT, BOUNDARY) == 0
+    kinds = sorted((entry.object.group, entry.object.kind) for entry in bench.entries("kv"))
+    assert kinds == [("kv", "extent"), ("kv", "tail")]
+    assert [(one.object.kind, one.end_token) for one in bench.entries("state")] == (
+        [("state", BOUNDARY)] if has_state(bench) else []
+    )
+
+
+@pytest.mark.parametrize("boundary", [512, 590])
+async def test_b016_one_worker_starts_where_another_s_prompt_was_saved(
+    benches: Sequence[Bench], boundary: int
+) -> None:
+    one, two = benches
+    assert await one.answer(PROMPT, boundary) == 0
+    following = [*PROMPT[:boundary], 1, 2, 3]
+    for bench in (two, one):
+        assert await bench.answer(following) == boundary
+
+
+async def test_an_edited_prompt_starts_from_the_deepest_place_that_can_be_used(
+    benches: Sequence[Bench],
+) -> None:
+    one, two = benches
+    await one.answer(PROMPT[:300], 300)
+    await one.answer(PROMPT, BOUNDARY)
+    edited = [*PROMPT[:500], 1, 2, 3]
+    assert await two.answer(edited) == (299 if has_state(two) else 500)
+    assert await two.answer(PROMPT) == BOUNDARY
+    assert await two.answer(PROMPT[:200]) == (0 if has_state(two) else 199)
+
+
+@pytest.mark.parametrize("group", ["kv", "state"])
+async def test_a_damaged_part_is_a_miss_and_is_not_offered_again(
+    benches: Sequence[Bench], group: str
+) -> None:
+    one, two = benches
+    if group not in {kind.name for kind in one.state.groups}:
+        pytest.skip("has no such group")
+    await one.answer(PROMPT[:300], 300)
+    await one.answer(PROMPT, BOUNDARY)
+    entry = max(one.entries(group), key=lambda entry: entry.end_token)
+    assert entry.end_token == BOUNDARY
+    assert entry.run is not None
+    one.process.store.tiers.memory.view(entry.run)[5] ^= 1
+    # Of full attention the blocks before it will do; a state is for its own place alone.
+    first = await two.answer(PROMPT)
+    assert first == (0 if has_state(two) else 512)
+    await until(lambda: one.process.store.counts["corrupt"] == 1)
+    assert await two.answer(PROMPT) == (299 if has_state(two) else 512)
+
+
+async def test_a_prefix_that_lost_its_state_starts_from_the_one_before(
+    benches: Sequence[Bench],
+) -> None:
+    one, two = benches
+    if not has_state(one):
+        pytest.skip("has no states")
+    await one.answer(PROMPT[:300], 300)
+    await one.answer(PROMPT, BOUNDARY)
+    store = one.process.store
+    deepest = max(one.entries("state"), key=lambda entry: entry.end_token)
+    store.tiers.discard(deepest, "evicted_clean")
+    assert await two.answer(PROMPT) == 299
+
+
+async def test_what_cannot_be_staged_whole_is_not_saved(benches: Sequence[Bench]) -> None:
+    bench = benches[0]
+    large = StateFacts(
+        identity=bench.state.identity,
+        token_bytes=bench.state.token_bytes,
+        state_bytes=lambda tokens: tokens << 20,
+    )
+    cache = PrefixCache(bench.client, large)
+    assert cache.saving(4, None) is not None
+    assert cache.saving(9, None) is None
+    await cache.close()
