@@ -10,6 +10,7 @@ from bramley.worker.cache.window import ROLLBACK
 from support.rows import KINDS, Rows, same
 
 ROWS_MAX = 5
+ROW_TOKENS_MAX = 350  # MKL adds longer sums up in parts, cut by the longest row's width
 
 
 class RowsMachine(RuleBasedStateMachine):
@@ -54,7 +55,8 @@ class RowsMachine(RuleBasedStateMachine):
         self.extend(self.pick(data, "row"), [count])
 
     def extend(self, first: int, counts: list[int], junk: float = 0.0) -> None:
-        parts = [self.new(count) for count in counts]
+        room = [ROW_TOKENS_MAX - len(row) for row in self.held[first:]]
+        parts = [self.new(min(pair)) for pair in zip(counts, room, strict=False)]
         outputs = self.rows.append(parts, first=first, junk=junk)
         for index, part in enumerate(parts):
             row = first + index

@@ -153,8 +153,7 @@ class KeysAndValues:
     def _written(self, held: mx.array, new: mx.array, starts: Sequence[int]) -> mx.array:
         table, start = self._table, agreed(starts)
         if start is not None:
-            held[table.rows, :, start : start + table.columns] = new
-            return held
+            return _with(held, table.rows, start, start + table.columns, new)
         shape = held.shape
         flat = held.reshape(-1, shape[-1])
         places = table.flat_places(starts, shape[1], shape[2])
@@ -176,8 +175,11 @@ class KeysAndValues:
 
     def _paste(self, row: int, start: int, pieces: Sequence[mx.array]) -> None:
         if pieces:
-            for array, piece in zip(self.arrays(), pieces, strict=True):
-                array[row, :, start : start + piece.shape[-2]] = piece
+            seat = slice(row, row + 1)
+            self.keys, self.values = (
+                _with(array, seat, start, start + piece.shape[-2], piece[None])
+                for array, piece in zip(self.arrays(), pieces, strict=True)
+            )
 
     def _replace(self, copies: dict[int, list[mx.array]]) -> None:
         self._make_room(len(self._table.lengths), self._longest)  # a row that just joined has none
@@ -186,10 +188,16 @@ class KeysAndValues:
             self._zero(row, pieces[0].shape[-2] if pieces else 0, self._used[row])
 
     def _zero(self, row: int, start: int, stop: int) -> None:
-        for array in self.arrays():
-            stop = min(stop, array.shape[2])
-            if row < array.shape[0] and start < stop:
-                array[row, :, start:stop] = 0
+        if self.keys is None:
+            return
+        rows, columns = self._room
+        stop = min(stop, columns)
+        if row < rows and start < stop:
+            nothing = [
+                mx.zeros((heads, stop - start, size), dtype=dtype)
+                for heads, size, dtype in self._shapes
+            ]
+            self._paste(row, start, nothing)
 
     def _memory(self, row: int, outside: Bytes, held: int) -> Iterator[tuple[Bytes, Bytes]]:
         """Walk the arrays: a row as (Hkv, columns, bytes), and ``outside`` as (Hkv, held, bytes).
@@ -208,3 +216,11 @@ class KeysAndValues:
             size = heads * held * live.shape[-1]
             yield live, outside[at : at + size].reshape(heads, held, -1)
             at += size
+
+
+def _with(held: mx.array, rows: slice, start: int, stop: int, new: mx.array) -> mx.array:
+    # A write that covers everything would make ``new`` the array, as odd as it lies in memory.
+    if start == 0 and held.shape == new.shape:
+        return mx.contiguous(new)
+    held[rows, :, start:stop] = new
+    return held

@@ -359,3 +359,12 @@ def test_law_5_a_row_that_just_joined_takes_another(kind: str, verb: str) -> Non
     rows.join()
     getattr(rows, verb)(0, 1)
     rows.holds(1, ROWS[3])
+
+
+@pytest.mark.parametrize("count", [43, 49, 111, 256])
+def test_a_piece_that_fills_the_room_to_the_last_column_is_kept(kind: str, count: int) -> None:
+    rows = Rows.of(kind, [range(count)])
+    rows.holds(0, range(count))
+    rows.clear(0)
+    rows.append([range(900, 900 + count)])
+    rows.holds(0, range(900, 900 + count))
