@@ -96,6 +96,7 @@ class PrefixCache:
         self._state = state
         self._header = state.identity.layout.encode()
         self._roots: dict[str, bytes] = {}
+        self._told_no_room = False
         self._opening: set[asyncio.Task[bytes]] = set()
         self._publishing: asyncio.Queue[_Work] = asyncio.Queue()
         self._publisher = asyncio.create_task(self._publish_all())
@@ -162,6 +163,7 @@ class PrefixCache:
         room = self._client.staging_bytes - state
         extent_blocks = min(room // (2 * block), EXTENT_BLOCKS_MAX) if block else 1
         if room < 0 or extent_blocks < 1:
+            self._tell_no_room(state + block)
             return None
         return Saving(
             stage=self._client.stage,
@@ -170,6 +172,15 @@ class PrefixCache:
             stored=found.restore.tokens if found else 0,
             pauses=self._state.has_state,
         )
+
+    def _tell_no_room(self, nbytes: int) -> None:
+        staging = self._client.staging_bytes
+        if staging and not self._told_no_room:
+            self._told_no_room = True
+            log.warning(
+                "prompts are not stored: raise store.staging_bytes",
+                extra=facts(needed=nbytes, staging=staging),
+            )
 
     def publish(self, saved: Saved, root: bytes, session_key: str) -> None:
         """Hand a saved span over in the background, after those that came before."""

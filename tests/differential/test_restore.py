@@ -12,13 +12,23 @@ import pytest
 from mlx import nn
 from mlx_lm.models import llama
 
-from bramley.worker.cache.saved import STATE_EVERY, Restore, StoredState
-from bramley.worker.cache.snapshot import copy_in, copy_out, span_bytes, spans
+from bramley.worker.cache.saved import STATE_EVERY, Restore, StoredPart, StoredState
+from bramley.worker.cache.snapshot import (
+    copy_in,
+    copy_out,
+    fits,
+    part_bytes,
+    sliceable,
+    span_bytes,
+    spans,
+    stateful,
+)
 from bramley.worker.engine.outputs import Saved
 from bramley.worker.models.contract import LayerCache
 from bramley.worker.models.mlx_lm import layer_caches
 from bramley.worker.request import Request
 from support.engines import InProcessEngine, request
+from support.rows import Rows
 from support.shelf import Shelf
 from support.tiny_models import build, config_of, draw, greedy
 
@@ -376,3 +386,30 @@ def test_a_request_cancelled_before_its_seat_gives_its_prefix_back(bench: Bench)
     engine.engine.cancel("runs")
     engine.idle()
     engine.close()
+
+
+@pytest.mark.parametrize("kind", ["full", "rotating", "sinks", "mixture"])
+@pytest.mark.parametrize("stop", [1, 5, 255, 256, 300, 512])
+def test_any_mixture_of_layers_comes_back_bit_for_bit(kind: str, stop: int) -> None:
+    tokens = RANDOM[:stop]
+    batch, other = Rows.of(kind, [[7, 7], tokens]), Rows.of(kind, [[7] * 600])
+    parts: list[StoredPart] = []
+    state: StoredState | None = None
+    for span in spans(batch.states, 0, stop, extent_blocks=1):
+        memory = memoryview(bytearray(span_bytes(batch.states, span)))
+        copy_out(batch.states, 1, span, memory)
+        if span.kind == "state":
+            size = part_bytes(stateful(batch.states), stop)
+            state = StoredState(stop, memory[:size])
+        else:
+            size = part_bytes(sliceable(batch.states), span.parts[0])
+            parts.append(StoredPart(span.first, span.parts[0], span.parts[0], memory[:size]))
+    assert (bool(parts), state is not None) == (kind in {"full", "mixture"}, kind != "full")
+    restore = Restore(tuple(parts), lambda: True, lambda: None, state)
+    assert restore.tokens == stop
+    assert fits(other.states, restore)
+    other.join()
+    copy_in(other.states, 1, restore)
+    other.table.imported(1, stop)
+    other.holds(1, tokens)
+    other.holds(0, [7] * 600)
