@@ -107,15 +107,6 @@ def family(request: pytest.FixtureRequest) -> Family:
     return Family(request.param, build(request.param))
 
 
-@pytest.fixture
-def batching(family: Family, request: pytest.FixtureRequest) -> Family:
-    """A family whose rows are to run together."""
-    if family.name == "gemma2":
-        reason = "its attention has five axes, and a mask of a batch has four"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
-    return family
-
-
 def assert_near(ours: Logits, theirs: Logits, bound: float) -> None:
     """Differences of at most ``bound`` of the largest logit; none where it is 0."""
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound * float(np.abs(theirs).max()))
@@ -143,12 +134,12 @@ def run_together(family: Family) -> list[Logits]:
     return joined
 
 
-def test_b011_rows_together_equal_each_alone_and_mlx_lm_s_batch(batching: Family) -> None:
-    ours = run_together(batching)
-    if batching.name not in ALONE_IN_MLX_LM:
-        batch = batching.batched_by_mlx_lm()
+def test_b011_rows_together_equal_each_alone_and_mlx_lm_s_batch(family: Family) -> None:
+    ours = run_together(family)
+    if family.name not in ALONE_IN_MLX_LM:
+        batch = family.batched_by_mlx_lm()
         for row, prompt in enumerate(RAGGED):
-            assert_near(ours[row][prompt:], batch[:, row], FROM_MLX_LM.get(batching.name, 0.0))
+            assert_near(ours[row][prompt:], batch[:, row], FROM_MLX_LM.get(family.name, 0.0))
 
 
 # Index in PROMPTS -> step at which that text joins, and at which it leaves: holes are filled by
@@ -179,8 +170,8 @@ def join_and_leave(family: Family) -> None:
             at[text] += 1
 
 
-def test_rows_that_join_and_leave_equal_each_alone(batching: Family) -> None:
-    join_and_leave(batching)
+def test_rows_that_join_and_leave_equal_each_alone(family: Family) -> None:
+    join_and_leave(family)
 
 
 @pytest.mark.parametrize("piece", [1, 3, 5, 16])
@@ -195,8 +186,8 @@ def test_a_prompt_in_pieces_equals_the_whole(family: Family, piece: int) -> None
 
 
 @pytest.mark.parametrize("piece", [4, 16])
-def test_pieces_beside_a_row_that_decodes_equal_each_alone(batching: Family, piece: int) -> None:
-    rows, texts, alone = batching.rows(2), batching.texts, batching.alone
+def test_pieces_beside_a_row_that_decodes_equal_each_alone(family: Family, piece: int) -> None:
+    rows, texts, alone = family.rows(2), family.texts, family.alone
     rows.feed([texts[2][:12]])
     for place, start in zip(range(12, 60), range(0, 70, piece), strict=False):
         stop = min(start + piece, 70)
@@ -219,9 +210,9 @@ def test_drafts_that_were_rolled_back_leave_nothing(family: Family) -> None:
         rows.rollback(0, len(WRONG))
 
 
-def test_drafts_of_one_row_change_no_other(batching: Family) -> None:
-    texts, alone = batching.texts, batching.alone
-    rows = batching.rows(2)
+def test_drafts_of_one_row_change_no_other(family: Family) -> None:
+    texts, alone = family.texts, family.alone
+    rows = family.rows(2)
     rows.feed([texts[4][:36], texts[1][:3]])
     for step in range(20):
         drafts = WRONG if step % 3 == 0 else []
@@ -246,8 +237,8 @@ def take_a_seat_that_went_wrong(family: Family) -> None:
     np.testing.assert_array_equal(second, alone[1][:3])
 
 
-def test_a_seat_that_went_wrong_is_clean_for_the_next_row(batching: Family) -> None:
-    take_a_seat_that_went_wrong(batching)
+def test_a_seat_that_went_wrong_is_clean_for_the_next_row(family: Family) -> None:
+    take_a_seat_that_went_wrong(family)
 
 
 # Controls: the comparisons see these faults, each put into one kind of state at a time.

@@ -48,24 +48,15 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     engine.close()
 
 
-@pytest.fixture
-def batching(served: Served, request: pytest.FixtureRequest) -> Served:
-    """One whose rows are to run together."""
-    if served.name == "gemma2":
-        reason = "its attention has five axes, and a mask of a batch has four"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
-    return served
-
-
 def test_b011_alone_equals_mlx_lm_s_loop(served: Served) -> None:
     for name, prompt in served.prompts.items():
         alone = served.engine.run(request(name, prompt, max_tokens=TOKENS))
         assert alone[name] == served.answers[name]
 
 
-def test_b011_together_equals_mlx_lm_s_loop(batching: Served) -> None:
-    together = [request(name, ids, max_tokens=TOKENS) for name, ids in batching.prompts.items()]
-    assert batching.engine.run(*together) == batching.answers
+def test_b011_together_equals_mlx_lm_s_loop(served: Served) -> None:
+    together = [request(name, ids, max_tokens=TOKENS) for name, ids in served.prompts.items()]
+    assert served.engine.run(*together) == served.answers
 
 
 def test_a_parked_row_goes_on_as_a_cold_one(served: Served) -> None:
@@ -83,8 +74,8 @@ def test_a_parked_row_goes_on_as_a_cold_one(served: Served) -> None:
     assert served.engine.outcomes["third"].parked == len(first) + 6
 
 
-def test_several_answers_to_one_prompt_equal_each_alone(batching: Served) -> None:
-    prompt = batching.prompts["70 tokens"]
+def test_several_answers_to_one_prompt_equal_each_alone(served: Served) -> None:
+    prompt = served.prompts["70 tokens"]
 
     def asked(seed: int, leader: Request | None = None) -> Request:
         sampling = SamplingParams(temperature=1.0, seed=seed)
@@ -92,11 +83,11 @@ def test_several_answers_to_one_prompt_equal_each_alone(batching: Served) -> Non
 
     alone: dict[str, list[int]] = {}
     for seed in range(3):
-        alone |= batching.engine.run(asked(seed))
+        alone |= served.engine.run(asked(seed))
     leader = asked(0)
-    before = batching.engine.engine.counters.prompt_tokens
-    assert batching.engine.run(leader, asked(1, leader), asked(2, leader)) == alone
-    computed = batching.engine.engine.counters.prompt_tokens - before
+    before = served.engine.engine.counters.prompt_tokens
+    assert served.engine.run(leader, asked(1, leader), asked(2, leader)) == alone
+    computed = served.engine.engine.counters.prompt_tokens - before
     assert computed < 2 * len(prompt)
     assert len({tuple(answer) for answer in alone.values()}) > 1
 

@@ -27,7 +27,7 @@ def build_states(table: RowTable, layers: Sequence[LayerCache]) -> list[LayerSta
 
 def _state(table: RowTable, layer: LayerCache) -> LayerState:
     if layer.kind == "full":
-        return FullState(table)
+        return FullState(table, has_grouped_scores=layer.has_grouped_scores)
     if layer.kind == "rotating":
         return RotatingState(table, layer.window, layer.keep)
     raise ValueError(f"state of kind {layer.kind} is not served")

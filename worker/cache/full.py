@@ -14,8 +14,9 @@ class FullState(KeysAndValues):
     kind = "full"
     is_sliceable = True
 
-    def __init__(self, table: RowTable) -> None:
+    def __init__(self, table: RowTable, *, has_grouped_scores: bool = False) -> None:
         super().__init__(table, table.used)
+        self._has_grouped_scores = has_grouped_scores
 
     # What model files call.
 
@@ -29,7 +30,8 @@ class FullState(KeysAndValues):
         exact = table.uniform is not None and table.width == table.longest
         if window_size is None and exact and not return_array:
             return None if columns == 1 else "causal"
-        return table.mask(window_size)
+        mask = table.mask(window_size)
+        return mask[:, :, None] if self._has_grouped_scores else mask
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append (B, Hkv, L, D) and return what the forward may read, (B, Hkv, width, D)."""

@@ -162,7 +162,7 @@ def _logprobs(requests: Sequence[Request], sampled: Sampled) -> Sequence[TokenLo
         ids = cast("list[list[int]]", sampled.top_ids.tolist())
         tops = cast("list[list[float]]", sampled.top_logprobs.tolist())
     return [
-        TokenLogprob(chosen[row], tuple(ids[row][:asked.top]), tuple(tops[row][:asked.top]))
+        TokenLogprob(chosen[row], tuple(ids[row][: asked.top]), tuple(tops[row][: asked.top]))
         if (asked := request.logprobs) is not None
         else None
         for row, request in enumerate(requests)

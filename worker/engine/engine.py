@@ -191,11 +191,10 @@ class Engine:
         return bool(self._waiting or self._slots.seated)
 
     def _end(self, request: Request, *, park: bool = False) -> None:
-        if request.phase is Phase.WAITING:
-            self._waiting.pop(request.id, None)
-        elif park:
+        self._waiting.pop(request.id, None)  # where it still is, if it failed on its way to a seat
+        if park:
             self._seating.park(request)
-        else:
+        elif request.phase is Phase.SEATED:
             self._seating.leave(request)
         request.enter(Phase.ENDED)
 

@@ -108,9 +108,7 @@ class Executor:
         cohort.evaluate()  # the state alone: nobody needs these logits
         cohort.table.commit()
         grown = max(mx.get_active_memory() - before, 0)
-        self.workspace_bytes = max(
-            self.workspace_bytes, mx.get_peak_memory() - before - grown
-        )
+        self.workspace_bytes = max(self.workspace_bytes, mx.get_peak_memory() - before - grown)
         for request, count in zip(requests, tokens, strict=True):
             request.computed += count
 

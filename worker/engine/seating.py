@@ -240,9 +240,7 @@ class Seating:
         return self.slots.seat(request)
 
     def _parked_now(self) -> int:
-        return sum(
-            self.cohort(row.slot).bytes_for(1, len(row.tokens)) for row in self.slots.parked
-        )
+        return sum(self.cohort(row.slot).bytes_for(1, len(row.tokens)) for row in self.slots.parked)
 
     def _length(self, slot: int) -> int:
         parked = {row.slot for row in self.slots.parked}

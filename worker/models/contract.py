@@ -30,9 +30,12 @@ class LayerCache:
     Attributes:
         kind: "full" holds every position, "rotating" the last ``window`` of them and the first
             ``keep``, "recurrent" a fixed size, "composite" several ``parts``.
+        has_grouped_scores: whether its attention has an axis for the queries that share a key,
+            and so must its mask: (B, 1, 1, L, width).
     """
 
     kind: Literal["full", "rotating", "recurrent", "composite", "unknown"]
     window: int = 0
     keep: int = 0
+    has_grouped_scores: bool = False
     parts: tuple["LayerCache", ...] = ()

@@ -10,7 +10,7 @@ import json
 import logging
 import resource
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -137,7 +137,20 @@ def load_tokenizer(folder: Path) -> TokenizerWrapper:
 
 def layer_caches(model: nn.Module) -> list[LayerCache]:
     """What each layer's state is, by the caches that the model itself would make."""
-    return [_layer_cache(cache) for cache in _cache.make_prompt_cache(model)]
+    layers = [_layer_cache(cache) for cache in _cache.make_prompt_cache(model)]
+    if _has_grouped_scores(model):
+        return [replace(layer, has_grouped_scores=True) for layer in layers]
+    return layers
+
+
+def _has_grouped_scores(model: nn.Module) -> bool:
+    # gemma2's own attention lays scores out as (B, keys' heads, queries of each, L, width) and
+    # takes the mask as it comes. A mask of four axes would be an error, or, where rows are as
+    # many as heads, another row's.
+    facts = cast("Any", model)
+    if facts.model_type != "gemma2":
+        return False
+    return facts.args.num_key_value_heads < facts.args.num_attention_heads
 
 
 def _layer_cache(cache: object) -> LayerCache:

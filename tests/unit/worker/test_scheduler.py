@@ -50,8 +50,6 @@ def seats(*waiting: Request, seated: tuple[Request, ...] = (), free: int = 8) ->
     return list(admit(seated, waiting, free, COSTS).seat)
 
 
-
-
 def decoding() -> Request:
     return request(5, computed=5, slot=7, outputs=1)
 
