@@ -307,6 +307,22 @@ def test_a_prefix_that_was_taken_back_during_the_copy_is_computed_instead(bench:
     assert bench.restored(PROMPT, shelf.lend(699)) == 0
 
 
+def test_a_fault_while_a_prefix_is_copied_ends_its_request_alone(bench: Bench) -> None:
+    shelf = bench.shelf()
+    bench.saved(shelf)
+
+    def fails() -> bool:
+        raise RuntimeError("while it was copied")
+
+    one = _warm("fails", PROMPT, shelf.lend(699))
+    assert one.restore is not None
+    one.restore.is_held = fails
+    bench.restorer.submit(one)
+    assert bench.restorer.finished("fails")["fails"].error is not None
+    assert shelf.lent == 0
+    assert bench.restored(PROMPT, shelf.lend(699)) == 699
+
+
 def test_without_room_less_is_saved_and_the_answer_is_the_same(bench: Bench) -> None:
     shelf = bench.shelf()
     whole = bench.saved(shelf)
