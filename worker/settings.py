@@ -16,8 +16,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         max_rows: requests that share a step at most; more wait inside the worker.
         context_tokens: caps the model's own context; a prompt and its answer take two at least.
         prefill_chunk_tokens: prompt tokens computed in one forward at most; time bounds it too.
-        state_bytes: memory for the state of all rows, parked ones included; unset, as much as
-            there is. What does not fit waits; what does not fit alone is refused.
+        state_bytes: memory for the state of all rows, parked ones included, and for a chunk's
+            attention (an eighth); unset, as much as there is. What does not fit waits; what
+            does not fit alone is refused.
         parked_bytes: memory for rows whose request has ended, kept for a next turn; 0 keeps none.
         stall_timeout_s: what one step may take; then the worker ends, and is started anew.
         import_dir: folder of the model folders that are made from GGUF files.

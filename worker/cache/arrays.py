@@ -87,31 +87,40 @@ class KeysAndValues:
             self._shapes = tuple((a.shape[1], a.shape[3], a.dtype) for a in (keys, values))
 
     def _make_room(self, rows: int, columns: int) -> None:
+        grown = self._grown(rows, columns)
+        if grown is not None:
+            self._resize(*grown)
+
+    def _grown(self, rows: int, columns: int) -> tuple[int, int] | None:
+        """The room to make for so many rows and columns; None where there is enough."""
         if not self._shapes:
-            return
+            return None
         if self.keys is None:
-            self._resize(rows, self._stepped(columns))
-            return
+            return rows, self._stepped(columns)
         held_rows, held_columns = self._room
         if rows <= held_rows and columns <= held_columns:
-            return
-        # Doubled, so that growing costs a constant share. More rows leave spare columns
+            return None
+        # Rows are doubled: a row more copies everything. Columns grow by an eighth, which costs
+        # as little for each token as the step that reads them. More rows leave spare columns
         # behind, or one long row would make every row long.
         if rows > held_rows:
-            rows, columns = max(rows, 2 * held_rows), max(columns, self._longest)
-        else:
-            rows, columns = held_rows, max(columns, 2 * held_columns)
-        self._resize(rows, self._stepped(columns))
+            return max(rows, 2 * held_rows), self._stepped(max(columns, self._longest))
+        return held_rows, self._stepped(max(columns, held_columns + held_columns // 8))
 
-    def _give_back(self, rows: int, columns: int) -> None:
-        if self.keys is None:
+    def bytes_after(self, rows: int, columns: int) -> int:
+        """Return what it will take when ``reserve`` has made room for so much."""
+        grown = self._grown(rows, min(columns, self._columns_max))
+        return self.nbytes if grown is None else grown[0] * grown[1] * self._token_bytes
+
+    def fit(self, rows: int, columns: int) -> None:
+        """Have room for ``rows`` of ``columns`` tokens and for what there is, and no more."""
+        if not self._shapes:
             return
-        held_rows, held_columns = self._room
-        rows = min(max(rows, len(self._table.lengths)), held_rows)
-        columns = min(self._stepped(max(columns, self._longest)), held_columns)
+        rows = max(rows, len(self._table.lengths))
+        columns = self._stepped(max(columns, self._longest))
         if rows == 0 or columns == 0:
             self.reset()
-        elif (rows, columns) != (held_rows, held_columns):
+        elif self.keys is None or (rows, columns) != self._room:
             self._resize(rows, columns)
 
     @property

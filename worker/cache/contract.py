@@ -23,7 +23,7 @@ for every kind:
     kind that is not sliceable exports its state at ``stop`` as a whole, while it still has it.
  9. **Import.** ``import_row`` of an export makes the row equal what was exported, bit for
     bit; appending to it equals appending to the original.
-10. **Growth.** ``reserve``, ``prepare`` and ``shrink`` keep every row's content.
+10. **Growth.** ``reserve``, ``prepare`` and ``fit`` keep every row's content.
 11. **Bytes.** ``nbytes`` is what the arrays really take, spare room included.
 12. **Length.** A row's state is for exactly ``table.lengths[row]`` tokens, also after a
     forward that failed: state beyond it is not part of the row.
@@ -91,8 +91,12 @@ class LayerState(Protocol):
         """Have room for the forward that the table has begun, before the model is called."""
         ...
 
-    def shrink(self, rows: int, columns: int) -> None:
-        """Give back room beyond so many rows of so many tokens, and beyond what there is."""
+    def bytes_after(self, rows: int, columns: int) -> int:
+        """Return what ``nbytes`` would be after ``reserve`` of so much."""
+        ...
+
+    def fit(self, rows: int, columns: int) -> None:
+        """Have room for so many rows of so many tokens and for what there is, and no more."""
         ...
 
     def row_bytes(self, tokens: int) -> int:

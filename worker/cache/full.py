@@ -50,10 +50,6 @@ class FullState(KeysAndValues):
         """Have room for ``rows`` x ``columns``, once a forward has told the shapes."""
         self._make_room(rows, columns)
 
-    def shrink(self, rows: int, columns: int) -> None:
-        """Keep room for ``rows`` x ``columns`` and for what there is."""
-        self._give_back(rows, columns)
-
     def rollback(self, row: int, tokens: int) -> None:
         """Nothing to do: lowering the length is the rollback."""
         assert 0 <= tokens <= self._table.lengths[row]

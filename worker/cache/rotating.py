@@ -8,7 +8,7 @@ import numpy as np
 from bramley.worker.cache.arrays import KeysAndValues
 from bramley.worker.cache.contract import Bytes, CannotExport
 from bramley.worker.cache.table import RowTable
-from bramley.worker.cache.window import Empty, Run, Window
+from bramley.worker.cache.window import Run, Window
 
 
 class RotatingState(KeysAndValues):
@@ -75,10 +75,6 @@ class RotatingState(KeysAndValues):
         """Have room for ``rows`` of ``columns`` tokens, or of as many as a row ever keeps."""
         self._make_room(rows, min(columns, self._columns_max))
 
-    def shrink(self, rows: int, columns: int) -> None:
-        """Keep room for ``rows`` of ``columns`` tokens and for what there is."""
-        self._give_back(rows, columns)
-
     def rollback(self, row: int, tokens: int) -> None:
         """Only check: lowering the length is the rollback."""
         self._window.check_rollback(row, tokens)
@@ -135,12 +131,10 @@ class RotatingState(KeysAndValues):
         self._paste(row, start, self._copies(row, stop, held))
         self._zero(row, held - (stop - start), self._used[row])
 
-    def keep(self, runs: Sequence[Run], emptied: Sequence[Empty]) -> None:
+    def keep(self, runs: Sequence[Run]) -> None:
         """Write the copies, evaluated by now, into the buffers."""
         for run, pieces in zip(runs, self._kept, strict=bool(self._kept)):
             self._paste(run.row, run.target, pieces)
-        for row, start, stop in emptied:
-            self._zero(row, start, stop)
         self._kept = []
 
     def _held(self, row: int) -> int:

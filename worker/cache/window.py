@@ -21,9 +21,6 @@ SLACK = 256  # columns to grow into before a row is copied down, for windows of 
 NEVER = (1 << 31) - 1  # a position that no query sees
 
 
-Empty = tuple[int, int, int]  # row, and its columns from start to stop
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """Adjacent columns that are to stay of what a long forward reads.
@@ -58,8 +55,8 @@ class WindowLayer(Protocol):
         """Copies of the runs that stay of what a long forward read."""
         ...
 
-    def keep(self, runs: Sequence[Run], emptied: Sequence[Empty]) -> None:
-        """Write those copies, evaluated, into the buffers, and zero what became free."""
+    def keep(self, runs: Sequence[Run]) -> None:
+        """Write those copies, evaluated, into the buffers."""
         ...
 
 
@@ -77,7 +74,6 @@ class Reading:
         room: columns that the buffers must have.
         cuts: columns that each row drops at the commit.
         runs: what enters the buffers at the commit.
-        emptied: what becomes free at the commit.
     """
 
     starts: tuple[int, ...]
@@ -88,7 +84,6 @@ class Reading:
     padding: int = 0
     cuts: tuple[int, ...] = ()
     runs: tuple[Run, ...] = ()
-    emptied: tuple[Empty, ...] = ()
 
 
 class Window:
@@ -184,7 +179,7 @@ class Window:
         # Evaluated, so that nothing pending reads the buffers when they are written.
         mx.eval([layer.kept() for layer in self._layers])
         for layer in self._layers:
-            layer.keep(reading.runs, reading.emptied)
+            layer.keep(reading.runs)
         for row, (held, cut) in enumerate(
             zip(reading.starts, reading.cuts, strict=True), self._table.first
         ):
@@ -258,11 +253,6 @@ class Window:
             cuts=cuts,
             runs=tuple(
                 run for index, cut in enumerate(cuts) for run in self._runs(index, cut, start, stop)
-            ),
-            emptied=tuple(
-                (row, n - cut, held)
-                for row, n, cut, held in zip(rows, after, cuts, starts, strict=True)
-                if n - cut < held
             ),
         )
 

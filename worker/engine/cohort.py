@@ -134,15 +134,14 @@ class Cohort:
         for layer in self.layers:
             layer.prepare()
 
-    def shrink(self) -> None:
-        """Give back what no row needs."""
-        if not self._slots:
-            for layer in self.layers:
-                layer.reset()
-            return
-        columns = max(self.table.lengths)
+    def bytes_after(self, rows: int, columns: int) -> int:
+        """Bytes of all layers' state once it has grown to so many rows and columns."""
+        return sum(layer.bytes_after(rows, columns) for layer in self.layers)
+
+    def fit(self, rows: int = 0, columns: int = 0) -> None:
+        """Have room for so many rows of so many columns and for what there is, and no more."""
         for layer in self.layers:
-            layer.shrink(len(self._slots), columns)
+            layer.fit(rows, columns)
 
     def reset(self) -> None:
         """Drop every row and free the state, after a forward that failed."""

@@ -32,7 +32,7 @@ from bramley.worker.engine.outputs import (
     Token,
 )
 from bramley.worker.engine.plan import Part
-from bramley.worker.engine.scheduler import Limits, admit, schedule
+from bramley.worker.engine.scheduler import WORKSPACE_BYTES, Limits, admit, schedule
 from bramley.worker.engine.seating import Seating
 from bramley.worker.engine.slots import Slots
 from bramley.worker.engine.stopping import finish
@@ -42,6 +42,7 @@ from bramley.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
+WORKSPACE_SHARE = 8  # of the ceiling on state, for the scores of a chunk's attention
 CLEAR_CACHE_EVERY = 256  # steps
 MEASURE_EVERY = 16
 EXIT_ENGINE_DIED = 70
@@ -147,14 +148,7 @@ class Engine:
     def _run(self) -> None:
         try:
             executor = self._executor = self._load()
-            self._seating = Seating(
-                self._slots,
-                executor.cohort,
-                executor.waste_columns,
-                self._settings.state_bytes,
-                self._settings.parked_bytes,
-            )
-            self._limits = Limits(self._settings.prefill_chunk_tokens, executor.heads)
+            self._furnish(executor)
             while self._take_mail():
                 self.counters.step_began_s = time.monotonic()
                 self._step()
@@ -163,6 +157,20 @@ class Engine:
             log.critical("the engine died", exc_info=True)
             logging.shutdown()
             os._exit(EXIT_ENGINE_DIED)
+
+    def _furnish(self, executor: Executor) -> None:
+        settings, state_bytes, workspace = self._settings, None, WORKSPACE_BYTES
+        if settings.state_bytes is not None:
+            workspace = min(settings.state_bytes // WORKSPACE_SHARE, WORKSPACE_BYTES)
+            state_bytes = settings.state_bytes - workspace
+        self._limits = Limits(settings.prefill_chunk_tokens, executor.heads, workspace)
+        self._seating = Seating(
+            self._slots,
+            executor.cohort,
+            executor.waste_columns,
+            state_bytes,
+            settings.parked_bytes,
+        )
 
     # Between two steps:
 
@@ -270,6 +278,20 @@ class Engine:
         self.counters.preemptions += 1
         self._outputs.append(Preempted(request.id, request))
 
+    def _relieve(self, number: int, columns: int) -> None:
+        """Make room for a cohort's next columns, at the cost of the least urgent if need be."""
+        while (cohort := self._seating.cohorts.get(number)) is not None and cohort.slots:
+            width = max(cohort.table.lengths) + columns
+            if self._seating.can_grow(number, width):
+                return
+            for each in list(self._decoders):
+                self._land(each)
+            seated = sorted(self._slots.seated, key=lambda one: (one.priority, -one.arrived_s))
+            if len(seated) == 1:
+                self._fail(seated[0], self._seating.too_large(width))
+            elif seated:
+                self._preempt(seated[0])
+
     def _start_if_ready(self, request: Request) -> None:
         if not request.prompt_left:
             self._seating.cohort(request.slot).start_decoding(request.slot)
@@ -279,6 +301,10 @@ class Engine:
         for each in list(self._decoders):
             self._land(each)  # so that the chunk's own time is measured, and no token waits for it
         self._send()
+        self._relieve(number, max(part.tokens for part in chunk))
+        chunk = [part for part in chunk if self._seating.numbers.get(part.slot) == number]
+        if not chunk:
+            return
         requests = [self._slots[part.slot] for part in chunk]
         tokens = [part.tokens for part in chunk]
         cohort = self._seating.cohorts[number]
@@ -311,6 +337,7 @@ class Engine:
             if decoder.flight is not None and decoder.flight.is_awaited:
                 self._land(number)
                 self._send()
+            self._relieve(number, 1)
             if cohort.decoding:
                 self._launch(number, cohort, decoder)
             elif decoder.flight is not None:

@@ -26,7 +26,6 @@ class Executor:
     Attributes:
         costs: of forwards, as measured.
         waste_columns: padding that costs a forward as much as one more forward would.
-        workspace_bytes: the most that a chunk took beside state and weights so far.
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class Executor:
         self.heads = heads
         self.waste_columns = waste_columns
         self.costs = Costs()
-        self.workspace_bytes = 0
         self._first: Cohort | None = None
         self._warm: Cohort | None = None
 
@@ -98,8 +96,6 @@ class Executor:
             for request, count in zip(requests, tokens, strict=True)
             for new in [request.tokens(request.computed, request.computed + count)]
         ]
-        before = mx.get_active_memory()
-        mx.reset_peak_memory()
         cohort.table.begin(rows, columns, tokens)
         cohort.prepare()
         logits = self._model(mx.array(ids), cache=cohort.layers)
@@ -107,8 +103,6 @@ class Executor:
             requests[0].prompt_logprobs += self._prompt_logprobs(logits[0], requests[0])
         cohort.evaluate()  # the state alone: nobody needs these logits
         cohort.table.commit()
-        grown = max(mx.get_active_memory() - before, 0)
-        self.workspace_bytes = max(self.workspace_bytes, mx.get_peak_memory() - before - grown)
         for request, count in zip(requests, tokens, strict=True):
             request.computed += count
 

@@ -49,10 +49,12 @@ class Limits:
     Attributes:
         chunk_tokens: of one chunk at most.
         heads: query heads of a layer: attention scores of a chunk take memory for each.
+        workspace_bytes: of those scores at most.
     """
 
     chunk_tokens: int
     heads: int = 1
+    workspace_bytes: int = WORKSPACE_BYTES
 
 
 def due_s(request: Request, costs: Costs) -> float:
@@ -153,7 +155,7 @@ def _chunk_tokens(head: Request, costs: Costs, limits: Limits, seconds: float) -
     def workspace() -> int:
         return limits.heads * tokens * (head.computed + tokens) * SCORE_BYTES
 
-    while tokens > SHAPE_TOKENS and workspace() > WORKSPACE_BYTES:
+    while tokens > SHAPE_TOKENS and workspace() > limits.workspace_bytes:
         tokens //= 2
     return max(tokens // SHAPE_TOKENS * SHAPE_TOKENS, min(SHAPE_TOKENS, most))
 

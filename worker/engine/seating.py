@@ -77,18 +77,25 @@ class Seating:
         Raises:
             DeviceOom: it does not fit even alone.
         """
-        length = len(request.prompt) + len(request.output) + HEADROOM_TOKENS
-        while not self._fits(length):
-            if self.slots.parked:
-                self.drop(self.slots.parked[0].slot)
-            elif self.slots.seated:
-                return False
-            else:
-                raise DeviceOom(
-                    f"{length} tokens take more memory than the {self._bytes_max} bytes "
-                    "that this worker may use for the state of its rows"
-                )
-        return True
+        columns = len(request.prompt) + len(request.output) + HEADROOM_TOKENS
+        source = self._source(request)
+        number = self._number[source.slot] if source is not None else self._choose(request)
+        if self._make_room(number, columns, rows=1):
+            return True
+        if self.slots.seated:
+            return False
+        raise self.too_large(columns)
+
+    def can_grow(self, number: int, columns: int) -> bool:
+        """Make room for a cohort's rows to reach so many columns, as ``has_room`` does."""
+        return self._make_room(number, columns, rows=0)
+
+    def too_large(self, tokens: int) -> DeviceOom:
+        """What a request is told that does not fit even alone."""
+        return DeviceOom(
+            f"{tokens} tokens take more memory than the {self._bytes_max} bytes "
+            "that this worker may use for the state of its rows"
+        )
 
     def seat(self, request: Request) -> Seated:
         """Give a request a seat, and its row what is computed of its sequence already."""
@@ -130,14 +137,14 @@ class Seating:
         self.slots.clear(slot)
         cohort = self.cohort(slot)
         self._free_row(slot)
-        cohort.shrink()
+        cohort.fit()
 
     def release_memory(self) -> None:
         """Give back all that no running request needs."""
         for parked in self.slots.parked:
             self.drop(parked.slot)
         for cohort in self.cohorts.values():
-            cohort.shrink()
+            cohort.fit()
         mx.clear_cache()
 
     def lose(self, number: int) -> Sequence[Request]:
@@ -165,7 +172,7 @@ class Seating:
             assert cohort.decoding == 0, repr(cohort)
         if self.nbytes > IDLE_BYTES_MAX:
             for cohort in self.cohorts.values():
-                cohort.shrink()
+                cohort.fit()
             mx.clear_cache()
 
     def save(self, request: Request, stop: int) -> list[tuple[Span, Staged]]:
@@ -220,17 +227,21 @@ class Seating:
 
     def _sit_apart(self, request: Request) -> None:
         slot = self._take_seat(request)
-        length = len(request.prompt) + len(request.output)
+        number = self._choose(request)
+        if number is None:
+            taken = self.cohorts.keys()
+            number = next(free for free in range(len(taken) + 1) if free not in taken)
+            self.cohorts[number] = self._make_cohort()
+        self._number[slot] = number
+        self.cohorts[number].join(slot)
+
+    def _choose(self, request: Request) -> int | None:
         lengths = {
             number: [max(self._length(slot), cohort.length(slot)) for slot in cohort.slots]
             for number, cohort in self.cohorts.items()
         }
-        number = choose_cohort(lengths, length, self._waste_columns)
-        if number is None:
-            number = next(free for free in range(len(lengths) + 1) if free not in lengths)
-            self.cohorts[number] = self._make_cohort()
-        self._number[slot] = number
-        self.cohorts[number].join(slot)
+        length = len(request.prompt) + len(request.output)
+        return choose_cohort(lengths, length, self._waste_columns)
 
     def _take_seat(self, request: Request) -> int:
         if not self.slots.free:
@@ -256,15 +267,37 @@ class Seating:
         if number and not self.cohorts[number].slots:
             del self.cohorts[number]
 
-    def _fits(self, length: int) -> bool:
+    def _make_room(self, number: int | None, columns: int, rows: int) -> bool:
+        """Make room for so many rows more in a cohort, or in a new one, of so many columns."""
         if self._bytes_max is None:
             return True
-        after = [
-            max(cohort.nbytes, cohort.bytes_for(len(cohort.slots), max(cohort.table.lengths)))
-            for cohort in self.cohorts.values()
-            if cohort.slots
-        ]
-        return sum(after) + self.cohorts[0].bytes_for(1, length) <= self._bytes_max
+        while True:
+            cohort = self.cohorts[number] if number in self.cohorts else None
+            others = self.nbytes - (cohort.nbytes if cohort is not None else 0)
+            wanted = (len(cohort.slots) if cohort is not None else 0) + rows
+            like = cohort or self.cohorts[0]
+            grown = like.bytes_after(wanted, columns) if cohort is not None else 0
+            if cohort is not None and others + grown <= self._bytes_max:
+                return True
+            longest = max(cohort.table.lengths, default=0) if cohort is not None else 0
+            if others + like.bytes_for(wanted, max(columns, longest)) <= self._bytes_max:
+                if cohort is not None:
+                    cohort.fit(wanted, columns)
+                return True
+            if not self._give_something_back():
+                return False
+
+    def _give_something_back(self) -> bool:
+        """Let go of spare room, then of the oldest parked row; return whether there was any."""
+        before = self.nbytes
+        for cohort in self.cohorts.values():
+            cohort.fit()
+        if self.nbytes < before:
+            return True
+        if not self.slots.parked:
+            return False
+        self.drop(self.slots.parked[0].slot)
+        return True
 
     def _restore(self, request: Request, restore: Restore) -> None:
         """Copy a stored prefix into the request's row, which is empty.

@@ -88,9 +88,7 @@ def test_scopes_and_requests_without_one_share_nothing(engine: InProcessEngine) 
     assert engine.outcomes["other"].parked == engine.outcomes["none"].parked == 0
 
 
-def test_a_parked_row_goes_when_its_seat_is_needed(
-    engine: InProcessEngine, alone: Alone
-) -> None:
+def test_a_parked_row_goes_when_its_seat_is_needed(engine: InProcessEngine, alone: Alone) -> None:
     for number in range(8):
         engine.run(request(f"p{number}", tokens(10 + number, 30), scope=SCOPE, max_tokens=3))
     assert engine.engine.counters.parked == 8

@@ -78,6 +78,9 @@ class Bench:
         self.engine.close()
 
 
+sliding = pytest.mark.parametrize("model", ["sliding"], indirect=True)
+
+
 @pytest.fixture(scope="module", params=["full", "sliding"])
 def model(request: pytest.FixtureRequest) -> nn.Module:
     return build(request.param, seed=5)
@@ -141,13 +144,15 @@ async def test_an_edited_prompt_starts_from_the_deepest_place_that_can_be_used(
     assert await two.answer(PROMPT[:200]) == (0 if has_state(two) else 199)
 
 
-@pytest.mark.parametrize("group", ["kv", "state"])
+@pytest.mark.parametrize(
+    ("model", "group"),
+    [("full", "kv"), ("sliding", "kv"), ("sliding", "state")],
+    indirect=["model"],
+)
 async def test_a_damaged_part_is_a_miss_and_is_not_offered_again(
     benches: Sequence[Bench], group: str
 ) -> None:
     one, two = benches
-    if group not in {kind.name for kind in one.state.groups}:
-        pytest.skip("has no such group")
     await one.answer(PROMPT[:300], 300)
     await one.answer(PROMPT, BOUNDARY)
     entry = max(one.entries(group), key=lambda entry: entry.end_token)
@@ -161,12 +166,11 @@ async def test_a_damaged_part_is_a_miss_and_is_not_offered_again(
     assert await two.answer(PROMPT) == (299 if has_state(two) else 512)
 
 
+@sliding
 async def test_a_prefix_that_lost_its_state_starts_from_the_one_before(
     benches: Sequence[Bench],
 ) -> None:
     one, two = benches
-    if not has_state(one):
-        pytest.skip("has no states")
     await one.answer(PROMPT[:300], 300)
     await one.answer(PROMPT, BOUNDARY)
     store = one.process.store

@@ -115,6 +115,15 @@ def test_law_6_padding_and_drafts_that_went_wrong_poison_no_other_row(kind: str)
     assert all(np.isfinite(row).all() for layer in rows.append(NEWS) for row in layer)
 
 
+@pytest.mark.parametrize("count", [43, 49, 111])
+def test_law_6_what_a_wrong_row_dropped_poisons_no_other_row(kind: str, count: int) -> None:
+    rows = Rows.of(kind, [range(count - 1), [WRONG] * count])
+    rows.append([[WRONG]], first=1)  # copied down where there was no room
+    rows.leave(1)
+    rows.join()
+    assert all(np.isfinite(row).all() for layer in rows.append([[1], [2]]) for row in layer)
+
+
 @pytest.mark.parametrize("source", range(len(LENGTHS)))
 @pytest.mark.parametrize("target", range(len(LENGTHS)))
 def test_law_5_moved_copied_and_swapped_rows_are_what_they_were(
@@ -138,7 +147,7 @@ def test_law_5_moved_copied_and_swapped_rows_are_what_they_were(
 def test_law_5_a_moved_row_gives_the_same_bits(kind: str, row: int) -> None:
     rows, moved = filled(kind), filled(kind)
     moved.swap(row, (row + 1) % 4)
-    moved.shrink(4, 1)
+    moved.fit(4, 1)
     for step in range(70):
         new = [[5000 + step] for _ in ROWS]
         same(of_row(rows.append(new), row), of_row(moved.append(new), (row + 1) % 4))
@@ -266,7 +275,7 @@ def test_law_10_growing_and_shrinking_keep_every_row(kind: str) -> None:
     grown = rows.nbytes
     for row, tokens in enumerate(ROWS):
         rows.holds(row, tokens)
-    rows.shrink(0, 0)
+    rows.fit(0, 0)
     assert rows.nbytes < grown
     for row, tokens in enumerate(ROWS):
         rows.holds(row, tokens)
@@ -278,7 +287,7 @@ def test_law_10_an_empty_batch_shrinks_to_nothing(kind: str) -> None:
     rows = filled(kind)
     while rows.lengths:
         rows.leave(0)
-    rows.shrink(0, 0)
+    rows.fit(0, 0)
     assert rows.nbytes == 0
     rows.join()
     rows.gives(rows.append([range(20)]), 0, range(20))
@@ -292,6 +301,14 @@ def test_law_11_bytes_are_what_the_arrays_take(kind: str) -> None:
     mx.clear_cache()
     assert rows.nbytes == sum(array.nbytes for array in rows.arrays()) > 0
     assert 0 <= mx.get_active_memory() - before - rows.nbytes < 4096 * len(rows.states)
+
+
+@pytest.mark.parametrize(("count", "columns"), [(1, 1), (5, 20), (4, 300), (9, 1000)])
+def test_law_11_what_growth_takes_is_foretold(kind: str, count: int, columns: int) -> None:
+    rows = filled(kind)
+    foretold = sum(state.bytes_after(count, columns) for state in rows.states)
+    rows.reserve(count, columns)
+    assert rows.nbytes == foretold
 
 
 def test_law_11_a_row_takes_what_was_foretold(kind: str) -> None:
