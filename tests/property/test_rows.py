@@ -109,8 +109,8 @@ class RowsMachine(RuleBasedStateMachine):
         self.rows.reserve(max(rows, len(self.held)), columns)
 
     @rule(rows=st.integers(0, 7), columns=st.integers(0, 300))
-    def shrink(self, rows: int, columns: int) -> None:
-        self.rows.shrink(rows, columns)
+    def fit(self, rows: int, columns: int) -> None:
+        self.rows.fit(rows, columns)
 
     @precondition(lambda self: any(self.held))
     @rule(data=st.data(), back=st.integers(0, 40))

@@ -155,10 +155,10 @@ class Rows:
         for state in self.states:
             state.reserve(rows, columns)
 
-    def shrink(self, rows: int, columns: int) -> None:
+    def fit(self, rows: int, columns: int) -> None:
         """Give room back."""
         for state in self.states:
-            state.shrink(rows, columns)
+            state.fit(rows, columns)
 
     def append(
         self, rows: Sequence[Tokens], *, first: int = 0, junk: float = 0.0, commit: bool = True
