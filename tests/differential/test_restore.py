@@ -37,6 +37,8 @@ PROMPT = RANDOM[:700]
 TOKENS = 12
 # Windows of 8 and of 512 tokens: of the prompt, one has dropped much and one keeps all.
 KINDS = ("full", "window 8", "window 512")
+full = pytest.mark.parametrize("bench", KINDS[:1], indirect=True)
+windows = pytest.mark.parametrize("bench", KINDS[1:], indirect=True)
 
 
 @dataclass
@@ -110,13 +112,6 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         engine.close()
 
 
-@pytest.fixture
-def sliding(bench: Bench) -> Bench:
-    if bench.is_full:
-        pytest.skip("has no windows")
-    return bench
-
-
 def _first() -> Request:
     return request("first", [1, 2, 3], max_tokens=1)  # tells the layers their shapes
 
@@ -163,10 +158,9 @@ def test_a_restored_row_is_saved_again_as_the_same_bytes(bench: Bench, boundary:
         assert copied == saved.staged.view
 
 
+@full
 @pytest.mark.parametrize("tokens", [1, 100, 257, 699])
 def test_of_full_attention_any_beginning_goes_on_as_the_cold_row(bench: Bench, tokens: int) -> None:
-    if not bench.is_full:
-        pytest.skip("only where states are kept")
     shelf = bench.shelf()
     bench.saved(shelf)
     assert bench.restored(PROMPT, shelf.lend(tokens)) == tokens
@@ -195,13 +189,14 @@ def test_a_repeated_an_edited_and_a_shortened_prompt_start_from_the_deepest_plac
         assert bench.restored(prompt, shelf.find(prompt)) == expected, (len(prompt), shared)
 
 
-def test_a_long_prompt_s_state_is_kept_on_the_way(sliding: Bench) -> None:
-    shelf = sliding.shelf()
+@windows
+def test_a_long_prompt_s_state_is_kept_on_the_way(bench: Bench) -> None:
+    shelf = bench.shelf()
     prompt = RANDOM[: STATE_EVERY + 400]
-    sliding.saved(shelf, prompt, boundary=len(prompt) - 20)
+    bench.saved(shelf, prompt, boundary=len(prompt) - 20)
     assert shelf.states == [STATE_EVERY, len(prompt) - 20]
     edited = [*prompt[: STATE_EVERY + 100], *PROMPT[:50]]
-    assert sliding.restored(edited, shelf.find(edited)) == STATE_EVERY
+    assert bench.restored(edited, shelf.find(edited)) == STATE_EVERY
 
 
 def test_a_saved_answer_is_a_prefix_of_the_next_turn(bench: Bench) -> None:
@@ -272,6 +267,7 @@ def _damaged(restore: Restore, damage: str) -> Restore:
     return restore
 
 
+@windows
 @pytest.mark.parametrize(
     "damage",
     [
@@ -282,10 +278,10 @@ def _damaged(restore: Restore, damage: str) -> Restore:
         "no first part",
     ],
 )
-def test_layers_start_from_one_place_or_from_none(sliding: Bench, damage: str) -> None:
-    shelf = sliding.shelf()
-    sliding.saved(shelf)
-    assert sliding.restored(PROMPT, _damaged(shelf.lend(699), damage)) == 0
+def test_layers_start_from_one_place_or_from_none(bench: Bench, damage: str) -> None:
+    shelf = bench.shelf()
+    bench.saved(shelf)
+    assert bench.restored(PROMPT, _damaged(shelf.lend(699), damage)) == 0
     assert shelf.lent == 0
 
 
@@ -336,18 +332,17 @@ def test_without_room_less_is_saved_and_the_answer_is_the_same(bench: Bench) -> 
     assert bench.restored(PROMPT, shelf.find(PROMPT)) == (512 if bench.is_full else 0)
 
 
+@windows
 @pytest.mark.parametrize("boundary", [690, 420])
-def test_a_state_is_kept_shortly_after_its_place_or_not_at_all(
-    sliding: Bench, boundary: int
-) -> None:
-    shelf = sliding.shelf()
+def test_a_state_is_kept_shortly_after_its_place_or_not_at_all(bench: Bench, boundary: int) -> None:
+    shelf = bench.shelf()
     one = request("passes", PROMPT, max_tokens=TOKENS)
     one.saving = shelf.saving(boundary=boundary)
     one.saving.pauses = False
-    sliding.saver.run(one)
-    shelf.saved += sliding.saver.outcomes["passes"].saved
-    found = boundary if boundary == 690 or sliding.kind == "window 512" else 0
-    assert sliding.restored(PROMPT, shelf.find(PROMPT)) == found
+    bench.saver.run(one)
+    shelf.saved += bench.saver.outcomes["passes"].saved
+    found = boundary if boundary == 690 or bench.kind == "window 512" else 0
+    assert bench.restored(PROMPT, shelf.find(PROMPT)) == found
     kept = {id(saved.staged) for saved in shelf.saved}
     assert all(room.is_released for room in shelf.rooms if id(room) not in kept)
 
