@@ -45,7 +45,7 @@ class KeysAndValues:
 
     def arrays(self) -> list[mx.array]:
         """Keys and values, once there are any."""
-        return [array for array in (self.keys, self.values) if array is not None]
+        return self._buffers()
 
     def reset(self) -> None:
         """Forget every row and free the arrays."""
@@ -71,6 +71,9 @@ class KeysAndValues:
         self._replace({b: copies[0], a: copies[1]})
 
     # For the kinds.
+
+    def _buffers(self) -> list[mx.array]:
+        return [array for array in (self.keys, self.values) if array is not None]
 
     def _held(self, row: int) -> int:
         """Columns that a row has."""
@@ -138,7 +141,7 @@ class KeysAndValues:
 
     def _resize(self, rows: int, columns: int) -> None:
         resized: list[mx.array] = []
-        held = self.arrays()
+        held = self._buffers()
         for i, (heads, size, dtype) in enumerate(self._shapes):
             if held and rows <= self._room[0] and columns <= self._room[1]:
                 # A gather: a slice would keep all of the former memory.
@@ -156,7 +159,7 @@ class KeysAndValues:
         """Write (B, Hkv, L, D) each, at a column of its own for each of the forward's rows."""
         self.keys, self.values = (
             self._written(held, fresh, starts)
-            for held, fresh in zip(self.arrays(), new, strict=True)
+            for held, fresh in zip(self._buffers(), new, strict=True)
         )
 
     def _written(self, held: mx.array, new: mx.array, starts: Sequence[int]) -> mx.array:
@@ -178,7 +181,7 @@ class KeysAndValues:
     def _copies(self, row: int, start: int, stop: int) -> list[mx.array]:
         if start >= stop:
             return []
-        copies = [mx.contiguous(array[row, :, start:stop]) for array in self.arrays()]
+        copies = [mx.contiguous(array[row, :, start:stop]) for array in self._buffers()]
         mx.eval(copies)  # or the write would read what it overwrites, and copy everything
         return copies
 
@@ -187,7 +190,7 @@ class KeysAndValues:
             seat = slice(row, row + 1)
             self.keys, self.values = (
                 _with(array, seat, start, start + piece.shape[-2], piece[None])
-                for array, piece in zip(self.arrays(), pieces, strict=True)
+                for array, piece in zip(self._buffers(), pieces, strict=True)
             )
 
     def _replace(self, copies: dict[int, list[mx.array]]) -> None:
@@ -218,7 +221,7 @@ class KeysAndValues:
             Both, for keys and then for values.
         """
         at = 0
-        for array in self.arrays():
+        for array in self._buffers():
             memory: Bytes = np.frombuffer(cast("Any", array), np.uint8)  # the stubs miss the buffer
             rows, heads, columns, _ = array.shape
             live = memory.reshape(rows, heads, columns, -1)[row]

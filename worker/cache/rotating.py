@@ -67,6 +67,10 @@ class RotatingState(KeysAndValues):
 
     # The contract.
 
+    def arrays(self) -> list[mx.array]:
+        """Keys and values, and in a long forward what will enter them at the commit."""
+        return [*super().arrays(), *self.kept()]
+
     def prepare(self) -> None:
         """Have room for the open forward, rows without room dropping what no token will see."""
         self._make_room(len(self._table.lengths), self._window.prepare().room)
@@ -112,7 +116,7 @@ class RotatingState(KeysAndValues):
         assert stop == held
         needed = self._window.needed(stop)
         self.reserve(len(self._table.lengths), needed)
-        mx.eval(self.arrays())
+        mx.eval(self._buffers())
         for live, place in self._memory(row, source, needed):
             np.copyto(live[:, :needed], place)
 

@@ -100,3 +100,14 @@ def test_a_long_piece_enlarges_no_row() -> None:
     table.commit()
     assert layer.keys is not None
     assert layer.keys.shape[2] <= 2 * 16 + ROLLBACK
+
+
+def test_what_a_long_piece_leaves_is_evaluated_with_the_state_before_the_commit() -> None:
+    table = RowTable()
+    layer = RotatingState(table, 16)
+    table.join()
+    table.begin(range(1), 5000)
+    layer.update_and_fetch(*[mx.ones((1, 1, 5000, 2))] * 2)
+    assert {array.shape[-2] for array in layer.arrays()} > {layer.kept()[0].shape[-2]}
+    table.commit()
+    assert layer.kept() == []
