@@ -5,7 +5,7 @@ The only place that runs the model. Runs on the engine's thread.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import mlx.core as mx
 
@@ -15,7 +15,7 @@ from bramley.worker.engine.costs import Costs
 from bramley.worker.engine.decoding import Decoder
 from bramley.worker.models.contract import LanguageModel
 from bramley.worker.request import Request, TokenLogprob
-from bramley.worker.sampling.logprobs import prompt_logprobs
+from bramley.worker.sampling.logprobs import logprobs
 
 _WARM_TOKENS = 64
 
@@ -111,13 +111,10 @@ class Executor:
         assert asked is not None
         first = request.computed + 1
         targets = mx.array(request.tokens(first, first + logits.shape[0]))
-        told = prompt_logprobs(logits, targets, asked.top)
-        mx.eval([array for array in told if array is not None])
-        chosen, ids, tops = (
-            cast("list[list[float]]", array.tolist()) if array is not None else [[]] * len(targets)
-            for array in told
-        )
+        told = logprobs(logits, targets, asked.top)
+        mx.eval(told)
+        scores, ids, tops = (cast("list[Any]", array.tolist()) for array in told)
         return [
-            TokenLogprob(cast("float", one), tuple(map(int, i)), tuple(t))
-            for one, i, t in zip(chosen, ids, tops, strict=True)
+            TokenLogprob(score, tuple(some), tuple(theirs))
+            for score, some, theirs in zip(scores, ids, tops, strict=True)
         ]

@@ -272,23 +272,24 @@ class Seating:
         if self._bytes_max is None:
             return True
         while True:
-            cohort = self.cohorts[number] if number in self.cohorts else None
-            others = self.nbytes - (cohort.nbytes if cohort is not None else 0)
-            wanted = (len(cohort.slots) if cohort is not None else 0) + rows
-            like = cohort or self.cohorts[0]
-            grown = like.bytes_after(wanted, columns) if cohort is not None else 0
-            if cohort is not None and others + grown <= self._bytes_max:
-                return True
-            longest = max(cohort.table.lengths, default=0) if cohort is not None else 0
-            if others + like.bytes_for(wanted, max(columns, longest)) <= self._bytes_max:
-                if cohort is not None:
-                    cohort.fit(wanted, columns)
+            cohort = self.cohorts.get(number) if number is not None else None
+            if cohort is None:
+                taken, after = self.nbytes, self.cohorts[0].bytes_for(1, columns)
+            else:
+                taken, wanted = self.nbytes - cohort.nbytes, len(cohort.slots) + rows
+                after = cohort.bytes_after(wanted, columns)
+                if taken + after > self._bytes_max:
+                    longest = max(cohort.table.lengths, default=0)
+                    after = cohort.bytes_for(wanted, max(columns, longest))
+                    if taken + after <= self._bytes_max:
+                        cohort.fit(wanted, columns)
+            if taken + after <= self._bytes_max:
                 return True
             if not self._give_something_back():
                 return False
 
     def _give_something_back(self) -> bool:
-        """Let go of spare room, then of the oldest parked row; return whether there was any."""
+        """Let go of spare room, or else of the oldest parked row, if there is any."""
         before = self.nbytes
         for cohort in self.cohorts.values():
             cohort.fit()

@@ -31,10 +31,3 @@ def logprobs(logits: mx.array, tokens: mx.array, top: int) -> tuple[mx.array, mx
         return mine, none.astype(mx.uint32), none
     ids, found = best(logits, count)
     return mine, ids.astype(mx.uint32), mx.maximum(found - whole, LOGPROB_MIN)
-
-
-def prompt_logprobs(
-    logits: mx.array, targets: mx.array, top: int
-) -> tuple[mx.array, mx.array, mx.array]:
-    """Score a prompt's own tokens: as ``logprobs``, row i of ``logits`` for ``targets[i]``."""
-    return logprobs(logits, targets, top)

@@ -176,8 +176,8 @@ def test_b064_a_storm_of_cancels_leaves_nothing_behind(model: LanguageModel) -> 
         names = [f"{turn} {n}" for n in range(40)]
         for n, name in enumerate(names):
             engine.submit(request(name, tokens(n, 20 + 7 * (n % 9)), max_tokens=400))
-        seen = names[turn]
-        engine.until(lambda seen=seen: len(engine.outcomes[seen].tokens) > turn)
+        seen = engine.outcomes[names[turn]].tokens
+        engine.until(lambda seen=seen, turn=turn: len(seen) > turn)
         for name in names:
             engine.engine.cancel(name)
         engine.idle()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bramley.worker.sampling.draws import first_within
 from bramley.worker.sampling.filters import Filters, mass_floor
-from bramley.worker.sampling.logprobs import LOGPROB_MIN, prompt_logprobs
+from bramley.worker.sampling.logprobs import LOGPROB_MIN, logprobs
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.sampling.rows import best, best_values, invert
 from bramley.worker.sampling.sampler import RowRule, RowSampler, Sampled
@@ -455,11 +455,11 @@ def test_a_prompt_is_scored_token_by_token() -> None:
     logits = np.random.default_rng(2).normal(size=(9, 1000)).astype(np.float32) * 4
     targets = list(range(9))
     right = logits - np.log(np.exp(logits.astype(np.float64)).sum(axis=-1, keepdims=True))
-    mine, top_ids, top = prompt_logprobs(mx.array(logits), mx.array(targets), 6)
+    mine, top_ids, top = logprobs(mx.array(logits), mx.array(targets), 6)
     assert floats(mine) == pytest.approx(right[range(9), targets], abs=1e-5)
     assert (np.array(top_ids) == np.argsort(-logits, axis=-1)[:, :6]).all()
     assert floats(top) == pytest.approx(-np.sort(-right, axis=-1)[:, :6], abs=1e-5)
-    bare = prompt_logprobs(mx.array(logits), mx.array(targets), 0)
+    bare = logprobs(mx.array(logits), mx.array(targets), 0)
     assert bare[1].tolist() == bare[2].tolist() == [[]] * 9
 
 

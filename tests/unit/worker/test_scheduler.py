@@ -1,5 +1,7 @@
 """What the scheduler decides: each test is one rule of its docstring."""
 
+from typing import Any
+
 import pytest
 
 from bramley.worker.cache.saved import Restore, Saving, StoredPart
@@ -14,15 +16,7 @@ LIMITS = Limits(chunk_tokens=2048)
 
 
 def request(
-    prompt: int,
-    *,
-    computed: int = 0,
-    slot: int = -1,
-    at_s: float = 0.0,
-    priority: Priority = Priority.DEFAULT,
-    restored: int = 0,
-    leader: Request | None = None,
-    outputs: int = 0,
+    prompt: int, *, slot: int = -1, at_s: float = 0.0, restored: int = 0, **more: Any
 ) -> Request:
     part = StoredPart(0, restored, restored, memoryview(b""))
     return Request(
@@ -30,14 +24,12 @@ def request(
         prompt=[1] * prompt,
         stop=StopRule(max_tokens=10),
         sampling=SamplingParams(),
-        priority=priority,
-        leader=leader,
         arrived_s=at_s,
-        computed=computed,
-        output=[2] * outputs,
+        output=[2] * more.pop("outputs", 0),
         slot=slot,
         phase=Phase.SEATED if slot >= 0 else Phase.WAITING,
         restore=Restore((part,), lambda: True, lambda: None) if restored else None,
+        **more,
     )
 
 

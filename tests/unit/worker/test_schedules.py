@@ -1,5 +1,6 @@
 """Recorded schedules: a change of policy changes them, and nothing else may."""
 
+import itertools
 import json
 
 import pytest
@@ -21,7 +22,7 @@ def test_beside_streams_no_gap_is_longer_than_a_chunk_and_a_step() -> None:
         json.loads(line) for line in replay(SCENARIOS["long_prompt_beside_streams"]).splitlines()
     ]
     times = [step["at_s"] for step in steps if "s1" in step["decode"]]
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
     assert max(gaps) <= 0.25 + 2 / 8
     short = next(step for step in steps if "short" in step["decode"])
     assert short["at_s"] - 1.3 <= 2 * 0.25 + 2 / 8
