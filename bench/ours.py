@@ -9,7 +9,7 @@ from bramley.bench.timeline import Timeline
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import Failed, Output, Token
-from bramley.worker.loading import load
+from bramley.worker.loading import Numerics, load
 from bramley.worker.request import LogprobRule, Request, StopRule
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.settings import WorkerSettings
@@ -24,7 +24,7 @@ class Ours:
         settings = WorkerSettings(path=str(folder), max_rows=max_rows)
 
         def load_it() -> Executor:
-            return load(settings, "", lambda _: None)[0]
+            return load(settings, Numerics("cpu"), lambda _: None)[0]
 
         self._engine = Engine(load_it, settings, self._deliver)
         self._engine.start()

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bramley.worker.models.blas import load_blas
+from support.blas import BLAS  # loaded before anything imports mlx
 
 if TYPE_CHECKING:
     from support.cluster import Cluster
 
 # A background job ignores SIGINT, and its children inherit that: those we interrupt must not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-load_blas()  # as a worker does, before anything imports mlx: rows equal bit by bit in any batch
+
+
+def pytest_report_header() -> str:
+    """Say what the bits depend on."""
+    return f"matrices by {BLAS.name}"
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import Output
-from bramley.worker.loading import Loaded, load
+from bramley.worker.loading import Loaded, Numerics, load
 from bramley.worker.models.blas import Blas, forget_blas
 from bramley.worker.models.errors import ModelError
 from bramley.worker.server import WorkerServicer
@@ -46,7 +46,7 @@ async def _serve(blas: Blas, context: ChildContext, settings: WorkerSettings) ->
     health = rpc.add_health(server)
     await health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     store = StoreClient.connect(f"unix:{context.run_dir}/store.sock", context.name)
-    worker = Worker(settings, _info(context, blas), store)
+    worker = Worker(settings, blas, _info(context, blas), store)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(worker.servicer, server)
     rpc.add_reflection(server, [SERVICE])
     rpc.bind(server, context.socket)
@@ -84,10 +84,15 @@ class Worker:
     """The engine and the servicer, each told of the other. Make it on the event loop."""
 
     def __init__(
-        self, settings: WorkerSettings, info: worker_pb2.InfoResponse, store: StoreClient
+        self,
+        settings: WorkerSettings,
+        blas: Blas,
+        info: worker_pb2.InfoResponse,
+        store: StoreClient,
     ) -> None:
         self._settings = settings
-        self._numerics = f"{info.backend} {info.blas}"
+        panel = blas.sum_panel if info.backend == "cpu" else 0
+        self._numerics = Numerics(f"{info.backend} {info.blas}", panel)
         self._loop = asyncio.get_running_loop()
         self.loaded: asyncio.Future[Loaded] = self._loop.create_future()
         self.engine = Engine(self._load, settings, self._deliver)

@@ -36,6 +36,19 @@ WASTE_COLUMNS_MIN = 256
 CUDA_WIDTH_STEP = 256  # each new width of attention builds a plan there, for 61 to 97 ms
 
 
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """What computes, as far as the bits depend on it.
+
+    Attributes:
+        name: backend and BLAS; state of one is not restored by another.
+        sum_panel: of the BLAS (models/blas.py).
+    """
+
+    name: str
+    sum_panel: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """What the asyncio side needs of a loaded model; holds no MLX array."""
@@ -49,13 +62,13 @@ class Loaded:
 
 
 def load(
-    settings: WorkerSettings, numerics: str, progress: Callable[[float], None]
+    settings: WorkerSettings, numerics: Numerics, progress: Callable[[float], None]
 ) -> tuple[Executor, Loaded]:
     """Load a model; must run on the thread that will step it.
 
     Args:
         settings: which model, and its limits.
-        numerics: what computes: backend and BLAS; state of one is not restored by another.
+        numerics: what computes.
         progress: told the share that is done, 0 to 1.
 
     Returns:
@@ -84,7 +97,7 @@ _FAULTS = (
 
 
 def _load(
-    settings: WorkerSettings, numerics: str, progress: Callable[[float], None]
+    settings: WorkerSettings, numerics: Numerics, progress: Callable[[float], None]
 ) -> tuple[Executor, Loaded]:
     # mlx-lm and transformers take 1.5 s to import: not before the sockets are bound.
     from bramley.worker.models.mlx_lm import layer_caches, load_model, load_tokenizer  # noqa: PLC0415
@@ -99,7 +112,7 @@ def _load(
         progress(0.8)
         tokenizer = tokenizer_loading.result()
         weights, config, tokens = digesting.result()
-    make_cohort = _cohorts(folder, layer_caches(model.model))
+    make_cohort = _cohorts(folder, layer_caches(model.model), numerics.sum_panel)
     cohort = make_cohort()
     context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
     executor = Executor(model.model, make_cohort, heads=model.heads)
@@ -114,7 +127,7 @@ def _load(
         tokenizer_digest=tokens,
         kv_scheme=tuple(layer.kind for layer in state_layers),
         layout=layout(state_layers),
-        numerics_epoch=f"mlx {metadata.version('mlx')} {model.dtype} {numerics}",
+        numerics_epoch=f"mlx {metadata.version('mlx')} {model.dtype} {numerics.name}",
     )
     eos = frozenset(tokenizer.eos_token_ids)
     log.info("loaded", extra=facts(folder=folder, seconds=f"{time.monotonic() - started_s:.2f}"))
@@ -148,14 +161,14 @@ def _load(
     )
 
 
-def _cohorts(folder: Path, layers: Sequence[LayerCache]) -> Callable[[], Cohort]:
+def _cohorts(folder: Path, layers: Sequence[LayerCache], sum_panel: int) -> Callable[[], Cohort]:
     unserved = {layer.kind for layer in layers} - {"full", "rotating"}
     if unserved:
         raise ModelError(f"{folder} needs state of kind {sorted(unserved)}, not served yet")
     on_cuda = mx.default_device().type == mx.DeviceType.gpu and not mx.metal.is_available()
 
     def make() -> Cohort:
-        table = RowTable(CUDA_WIDTH_STEP if on_cuda else 1)
+        table = RowTable(CUDA_WIDTH_STEP if on_cuda else 1, sum_panel)
         return Cohort(table, build_states(table, layers))
 
     return make

@@ -17,12 +17,16 @@ TOKENS = 8
 SETTINGS = """
 [models.one]
 path = "{models}/tiny"
+parked_bytes = 0  # what is shown is the store
 [models.two]
 path = "{models}/tiny"
+parked_bytes = 0  # what is shown is the store
 [models.other]
 path = "{models}/script"
+parked_bytes = 0  # what is shown is the store
 [models.sliding]
 path = "{models}/sliding"
+parked_bytes = 0  # what is shown is the store
 [store]
 ram_bytes = 200000000
 disk_bytes = 400000000

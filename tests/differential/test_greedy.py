@@ -10,6 +10,7 @@ import pytest
 from mlx import nn
 
 from bramley.worker.models.mlx_lm import layer_caches
+from support import architectures, forwards
 from support.engines import InProcessEngine, request
 from support.tiny_models import build, greedy
 
@@ -121,3 +122,19 @@ def test_rows_grow_past_their_first_room(model: nn.Module) -> None:
     )
     assert answers == {"long": greedy(model, long, 40), "short": greedy(model, [5, 6], 40)}
     engine.close()
+
+
+def test_rows_longer_than_a_panel_of_the_blas_give_equal_bits_alone_and_together() -> None:
+    model = architectures.build("llama")
+    random = np.random.default_rng(4)
+    texts = [random.integers(0, 250, count).tolist() for count in (200, 383, 385, 500, 700, 900)]
+
+    def last_logits(*rows: list[int]) -> list[forwards.Logits]:
+        made = forwards.Rows(model)
+        for row in rows:
+            made.feed([row[:-1]], first=made.join())
+        return [logits[-1] for logits in made.feed([row[-1:] for row in rows])]
+
+    together = last_logits(*texts)
+    for text, logits in zip(texts, together, strict=True):
+        np.testing.assert_array_equal(last_logits(text)[0], logits)

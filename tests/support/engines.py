@@ -4,9 +4,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypedDict, Unpack
 
 from bramley.common.errors import BramleyError
 from bramley.worker.cache.build import build_states
+from bramley.worker.cache.saved import Restore, Saving
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.engine import Engine
@@ -26,6 +28,7 @@ from bramley.worker.models.contract import LanguageModel, LayerCache
 from bramley.worker.request import LogprobRule, Priority, Request, StopRule, TokenLogprob
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.settings import WorkerSettings
+from support.blas import BLAS
 
 PATIENCE_S = 60.0
 
@@ -46,32 +49,32 @@ class Outcome:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
+class More(TypedDict, total=False):
+    """What else a request may say."""
+
+    sampling: SamplingParams
+    wants_progress: bool
+    priority: Priority
+    scope: bytes
+    leader: Request | None
+    logprobs: LogprobRule | None
+    restore: Restore | None
+    saving: Saving | None
+
+
 def request(
     name: str,
     prompt: Sequence[int],
     *,
     max_tokens: int = 16,
-    sampling: SamplingParams | None = None,
     eos: frozenset[int] = frozenset(),
     min_tokens: int = 0,
-    progress: bool = False,
-    priority: Priority = Priority.DEFAULT,
-    scope: bytes = b"",
-    leader: Request | None = None,
-    logprobs: LogprobRule | None = None,
+    **more: Unpack[More],
 ) -> Request:
     """Make a request: greedy unless told otherwise."""
-    return Request(
-        id=name,
-        prompt=prompt,
-        stop=StopRule(max_tokens=max_tokens, min_tokens=min_tokens, end_ids=eos),
-        sampling=sampling or SamplingParams(),
-        wants_progress=progress,
-        priority=priority,
-        scope=scope,
-        leader=leader,
-        logprobs=logprobs,
-    )
+    more.setdefault("sampling", SamplingParams())
+    stop = StopRule(max_tokens=max_tokens, min_tokens=min_tokens, end_ids=eos)
+    return Request(id=name, prompt=prompt, stop=stop, **more)
 
 
 FULL = LayerCache(kind="full")
@@ -100,12 +103,10 @@ class InProcessEngine:
         model: LanguageModel,
         *,
         layers: Sequence[LayerCache] = (FULL, FULL),
-        max_rows: int = 8,
         waiting_max: int = 1000,
         chunk_tokens: int = 64,
         waste_columns: int = 1 << 20,
-        state_bytes: int | None = None,
-        parked_bytes: int = 1 << 30,
+        **settings: Any,
     ) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self.cohorts: list[Cohort] = []
@@ -115,7 +116,7 @@ class InProcessEngine:
         self._changed = threading.Condition()
 
         def make_cohort() -> Cohort:
-            table = RowTable()
+            table = RowTable(sum_panel=BLAS.sum_panel)
             self.cohorts.append(Cohort(table, build_states(table, layers)))
             return self.cohorts[-1]
 
@@ -123,14 +124,8 @@ class InProcessEngine:
             self.executor = Executor(model, make_cohort, waste_columns=waste_columns)
             return self.executor
 
-        settings = WorkerSettings(
-            path="",
-            max_rows=max_rows,
-            prefill_chunk_tokens=chunk_tokens,
-            state_bytes=state_bytes,
-            parked_bytes=parked_bytes,
-        )
-        self.engine = Engine(load, settings, self._deliver, waiting_max)
+        worker = WorkerSettings(path="", prefill_chunk_tokens=chunk_tokens, **settings)
+        self.engine = Engine(load, worker, self._deliver, waiting_max)
         self.engine.start()
 
     @property

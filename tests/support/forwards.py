@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bramley.worker.cache.table import RowTable
 from bramley.worker.models.contract import LanguageModel
 from support.architectures import states
+from support.blas import BLAS
 
 Logits = NDArray[np.float32]  # (tokens, vocabulary)
 
@@ -22,7 +23,7 @@ class Rows:
 
     def __init__(self, model: nn.Module) -> None:
         self._model: LanguageModel = model
-        self.table = RowTable()
+        self.table = RowTable(sum_panel=BLAS.sum_panel)
         self.layers = states(model, self.table)
 
     def join(self) -> int:

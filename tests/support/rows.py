@@ -12,6 +12,7 @@ from bramley.worker.cache.full import FullState
 from bramley.worker.cache.rotating import RotatingState
 from bramley.worker.cache.table import RowTable
 from support.arrays import floats
+from support.blas import BLAS
 
 HEADS, SIZE = 2, 4
 WRONG = -1  # a token whose keys and values are NaN
@@ -80,7 +81,7 @@ class Rows:
     """States and table of one batch, driven as the engine drives them."""
 
     def __init__(self, kind: str, width_step: int = 1) -> None:
-        self.table = RowTable(width_step)
+        self.table = RowTable(width_step, BLAS.sum_panel)
         self.specs = KINDS[kind]
         self.states = [spec.make(self.table) for spec in self.specs]
 

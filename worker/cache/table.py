@@ -83,13 +83,16 @@ class RowTable:
         followers: what else goes with the rows.
         width_step: a forward of several columns a row reads a multiple of it, where every
             new shape of attention has to be planned.
+        sum_panel: of the BLAS: no forward reads a width between it and twice as much, or a row's
+            last bits would depend on how long its neighbours are (see models/blas.py).
     """
 
-    def __init__(self, width_step: int = 1) -> None:
+    def __init__(self, width_step: int = 1, sum_panel: int = 0) -> None:
         self.lengths: list[int] = []
         self.used = Seats()
         self.followers: list[Follower] = []
         self.width_step = width_step
+        self.sum_panel = sum_panel
         self.first = 0
         self.count = 0
         self.columns = 0
@@ -222,7 +225,9 @@ class RowTable:
         return self.remember("offset", lambda: mx.array(self.starts))
 
     def stepped(self, width: int) -> int:
-        """Round a width up as the forward needs it; one column a row is never rounded."""
+        """Round a width up as the forward needs it."""
+        if self.sum_panel < width < 2 * self.sum_panel:
+            return 2 * self.sum_panel
         return round_up(width, self.width_step) if self.columns > 1 else width
 
     def flat_places(self, starts: Sequence[int], heads: int, capacity: int) -> mx.array:

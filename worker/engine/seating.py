@@ -265,7 +265,7 @@ class Seating:
     def _drop_empty(self, number: int) -> None:
         # The first stays: its room serves the next request.
         if number and not self.cohorts[number].slots:
-            del self.cohorts[number]
+            self.cohorts.pop(number).reset()  # now, not when garbage is collected
 
     def _make_room(self, number: int | None, columns: int, rows: int) -> bool:
         """Make room for so many rows more in a cohort, or in a new one, of so many columns."""

@@ -16,7 +16,9 @@ from pathlib import Path
 # MKL's own numbers. Strict exists for AVX2 and AVX-512 only: with an older branch MKL takes
 # the flag without an error, and rows differ all the same.
 _CBWR_STRICT = 0x10000
-_STRICT_BRANCHES = (("avx512", 12 | _CBWR_STRICT), ("avx2", 10 | _CBWR_STRICT))
+# With each, how many terms it adds up in one run (measured): sums of more terms are cut into such
+# runs, but sums of up to two of them into halves, so that their bits depend on their length.
+_STRICT_BRANCHES = (("avx512", 12 | _CBWR_STRICT, 384), ("avx2", 10 | _CBWR_STRICT, 192))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +29,13 @@ class Blas:
         name: for logs and Info; part of what makes results comparable bit by bit.
         batch_invariant: whether a row of a product is the same bits in a batch of any size.
         warning: what the operator should know, or empty.
+        sum_panel: a sum of n terms and zeros behind them is the same bits however many the zeros,
+            if it has up to so many terms in all, or at least twice as many; 0 if it always is.
     """
 
     name: str
     batch_invariant: bool
+    sum_panel: int = 0
     warning: str = ""
 
 
@@ -75,9 +80,9 @@ def _load_mkl(strict: bool) -> Blas | None:
     name = f"mkl {metadata.version('mkl')}"
     if not strict:
         return Blas(name=name, batch_invariant=False)
-    for branch, number in _STRICT_BRANCHES:
+    for branch, number, panel in _STRICT_BRANCHES:
         if library.MKL_CBWR_Set(number) == 0:  # it refuses what the processor lacks
-            return Blas(name=f"{name} strict {branch}", batch_invariant=True)
+            return Blas(name=f"{name} strict {branch}", batch_invariant=True, sum_panel=panel)
     return Blas(
         name=name,
         batch_invariant=False,

@@ -62,7 +62,7 @@ def test_one_token_is_one_token(engine: InProcessEngine) -> None:
 
 def test_progress_is_told_after_each_chunk_to_those_who_ask(model: LanguageModel) -> None:
     engine = InProcessEngine(model, chunk_tokens=16)
-    engine.run(request("asks", [1] * 50, progress=True), request("silent", [1] * 50))
+    engine.run(request("asks", [1] * 50, wants_progress=True), request("silent", [1] * 50))
     assert engine.outcomes["asks"].progress == [16, 32, 48, 49]
     assert engine.outcomes["silent"].progress == []
     engine.close()

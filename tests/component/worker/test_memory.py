@@ -1,5 +1,6 @@
 """The ceiling on state, lack of memory, and what is left when everything has gone."""
 
+import gc
 import subprocess
 import sys
 import threading
@@ -158,6 +159,7 @@ def test_state_is_what_active_memory_says(model: LanguageModel) -> None:
     engine = InProcessEngine(model, chunk_tokens=256)
     engine.run(request("warm", tokens(1, 20)))
     engine.idle()
+    gc.collect()  # what earlier tests left
     before = mx.get_active_memory() - sum(cohort.nbytes for cohort in engine.cohorts)
     engine.run(*[request(f"{n}", tokens(n, 900), scope=SCOPE, max_tokens=30) for n in range(8)])
     engine.idle()
@@ -171,6 +173,7 @@ def test_state_is_what_active_memory_says(model: LanguageModel) -> None:
 def test_b064_a_storm_of_cancels_leaves_nothing_behind(model: LanguageModel) -> None:
     engine = InProcessEngine(model, chunk_tokens=32)
     levels: list[int] = []
+    gc.collect()  # what earlier tests left
     engine.run(*[request(f"warm {n}", tokens(n, 76), max_tokens=400) for n in range(8)])
     for turn in range(5):
         names = [f"{turn} {n}" for n in range(40)]
