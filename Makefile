@@ -38,6 +38,8 @@ bench: $(READY)
 	$(BIN)/python -m bramley.bench.router $(ARGS)
 	$(BIN)/python -m bramley.bench.prefix
 	$(BIN)/python -m bramley.bench.store
+	$(BIN)/python -m bramley.bench.engine
+	$(BIN)/python -m bramley.bench.fairness
 
 sizes: $(READY)
 	$(BIN)/python -m bramley.bench.sizes

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bramley.bench.figures import Figure, Machine, show
+from bramley.common.main import leave
 from bramley.worker.models.blas import forget_blas, load_blas
 
 PARTS = ("alone", "together", "ideal", "logprobs", "host", "deliveries")
@@ -55,4 +56,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    leave(code)
