@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 from bramley.protos.v1 import types_pb2, worker_pb2
-from bramley.worker.engine.engine import Counters
+from bramley.worker.engine.counters import Counters
 
 HEARTBEAT_S = 0.5
 

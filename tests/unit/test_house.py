@@ -22,6 +22,7 @@ WALK = (
     "router/relay.py",
     "worker/server.py",
     "worker/engine/engine.py",
+    "worker/engine/steps.py",
     "worker/engine/scheduler.py",
     "worker/engine/executor.py",
 )
@@ -32,17 +33,29 @@ PURE = (
     "router/routing.py",
     "router/fleet.py",
     "worker/request.py",
-    "worker/engine/scheduler.py",
+    "worker/engine/costs.py",
+    "worker/engine/faults.py",
+    "worker/engine/grouping.py",
     "worker/engine/plan.py",
+    "worker/engine/scheduler.py",
+    "worker/engine/sharing.py",
     "worker/engine/slots.py",
     "worker/engine/stopping.py",
+    "worker/cache/saved.py",
+    "worker/sampling/params.py",
+    "worker/sampling/rng.py",
+    "worker/sampling/changes.py",
+    "cachestore/catalogue.py",
+    "cachestore/leases.py",
+    "cachestore/matching.py",
+    "cachestore/policy.py",
     "worker/text/stop_strings.py",
     "deploy/supervisor.py",
 )
 IMPURE = {"mlx", "grpc", "asyncio", "time", "socket", "os"}
 
 # Where anything may be caught: the border of gRPC, and the top of the engine's thread.
-CATCH_ALL = {"common/rpc.py", "worker/engine/engine.py"}
+CATCH_ALL = {"common/rpc.py", "worker/engine/containment.py", "worker/engine/engine.py"}
 
 
 def modules() -> Iterator[Path]:

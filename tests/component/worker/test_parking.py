@@ -161,7 +161,7 @@ def test_a_bulk_request_gives_its_seat_away_and_its_client_sees_nothing(
 ) -> None:
     engine = InProcessEngine(model, layers=LAYERS[kind], max_rows=1)
     sampling = SamplingParams(temperature=1.0, seed=4)
-    bulk = request("bulk", PROMPT, max_tokens=60, priority=Priority.BULK, sampling=sampling)
+    bulk = request("bulk", PROMPT, max_tokens=900, priority=Priority.BULK, sampling=sampling)
     engine.submit(bulk)
     for number in range(2):
         seen = len(engine.outcomes["bulk"].tokens)
@@ -172,7 +172,7 @@ def test_a_bulk_request_gives_its_seat_away_and_its_client_sees_nothing(
     engine.finished("bulk")
     assert engine.outcomes["bulk"].preempted == 2
     assert engine.outcomes["bulk"].tokens == alone(
-        request("x", PROMPT, max_tokens=60, sampling=sampling)
+        request("x", PROMPT, max_tokens=900, sampling=sampling)
     )
     engine.close()
 

@@ -1,0 +1,89 @@
+"""Keeps a fault to those whom it concerns: one row, one request, or one cohort.
+
+With the engine's thread, which ends with the process, the only place that catches everything.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from bramley.common.errors import BramleyError
+from bramley.common.logs import facts
+from bramley.worker.engine import faults
+from bramley.worker.engine.seating import Seating
+from bramley.worker.request import Request
+
+log = logging.getLogger(__name__)
+
+
+class Containment:
+    """Runs parts of a step.
+
+    Args:
+        seating: whose memory can be given back.
+        fail: ends a request with an error.
+        lose: forgets a cohort's flight, and ends the requests that lost their seats.
+    """
+
+    def __init__(
+        self,
+        seating: Seating,
+        fail: Callable[[Request, BramleyError], None],
+        lose: Callable[[int, BramleyError], None],
+    ) -> None:
+        self._seating = seating
+        self._fail = fail
+        self._lose = lose
+
+    def request(self, request: Request, work: Callable[[], None]) -> None:
+        """Do what concerns one request, which ends if it fails."""
+        try:
+            work()
+        except Exception as error:
+            log.exception("a request failed", extra=facts(request=request.id))
+            self._fail(request, faults.told(error))
+            if faults.is_lack_of_memory(error):
+                self._seating.release_memory()
+
+    def cohort(self, number: int, work: Callable[[], None]) -> bool:
+        """Do part of a step for one cohort.
+
+        A lack of memory is met by giving back what nobody needs, and one more try; then the
+        newest request of the cohort ends. Any other fault leaves the cohort's state unknown:
+        all of its requests end.
+
+        Returns:
+            Whether it was done.
+        """
+        try:
+            work()
+        except Exception as error:
+            log.exception("a step failed", extra=facts(cohort=self._seating.cohorts[number]))
+            if not faults.is_lack_of_memory(error):
+                self._lose(number, faults.told(error))
+                return False
+        else:
+            return True
+        try:
+            self._seating.release_memory()
+            self._seating.cohorts[number].evaluate()
+            work()
+        except Exception as error:
+            log.exception("it failed again, after memory was given back")
+            self._run_short(number, faults.told(error))
+            return False
+        return True
+
+    def _run_short(self, number: int, error: BramleyError) -> None:
+        try:
+            self._seating.cohorts[number].evaluate()  # is the state what its lengths say?
+        except Exception:
+            log.exception("the cohort's state is lost")
+            self._lose(number, error)
+            return
+        seated = self._seated(number)
+        if seated:
+            self._fail(max(seated, key=lambda one: one.arrived_s), error)
+
+    def _seated(self, number: int) -> Sequence[Request]:
+        numbers = self._seating.numbers
+        return [one for one in self._seating.slots.seated if numbers[one.slot] == number]
