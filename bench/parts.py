@@ -48,7 +48,7 @@ class Subject:
 
 def subject(name: str, folder: Path, machine: Machine) -> Subject:
     """Load a model for both sides."""
-    tokens, gain = {"smollm2": (24, 1.0), "tiny": (120, 1.15)}[name]
+    tokens, gain = {"smollm2": (48, 1.0), "tiny": (120, 1.15)}[name]
     model = load_model(folder, dequantize=True).model
     return Subject(name, folder, tokens, gain, model, Ours(folder), machine)
 
