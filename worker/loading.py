@@ -3,7 +3,7 @@
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -15,25 +15,16 @@ from bramley.cachestore.digest import file_digest, weights_digest
 from bramley.cachestore.keys import Identity
 from bramley.common.logs import facts
 from bramley.protos.v1 import types_pb2
-from bramley.worker.cache.build import build_states
 from bramley.worker.cache.snapshot import layout, part_bytes, sliceable, stateful
-from bramley.worker.cache.table import RowTable
-from bramley.worker.engine.cohort import Cohort
+from bramley.worker.engine.assembly import make_executor
 from bramley.worker.engine.executor import Executor
 from bramley.worker.intake import ModelFacts
-from bramley.worker.models.contract import LayerCache
 from bramley.worker.models.errors import ModelError
 from bramley.worker.prefix import StateFacts
 from bramley.worker.settings import WorkerSettings
 from bramley.worker.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
-
-WARM_COLUMNS = 2560  # a long prompt of a conversation, and its answer
-# Padding that a forward may read, as a share of the weights that it reads anyway.
-WASTE_SHARE = 4
-WASTE_COLUMNS_MIN = 256
-CUDA_WIDTH_STEP = 256  # each new width of attention builds a plan there, for 61 to 97 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +103,16 @@ def _load(
         progress(0.8)
         tokenizer = tokenizer_loading.result()
         weights, config, tokens = digesting.result()
-    make_cohort = _cohorts(folder, layer_caches(model.model), numerics.sum_panel)
-    cohort = make_cohort()
     context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
-    executor = Executor(model.model, make_cohort, heads=model.heads)
-    executor.warm_up(cohort, min(context, WARM_COLUMNS))
-    state_layers = cohort.layers
-    executor.waste_columns = max(
-        model.nbytes // WASTE_SHARE // cohort.bytes_for(1, 1), WASTE_COLUMNS_MIN
+    executor, cohort = make_executor(
+        model.model,
+        layer_caches(model.model),
+        heads=model.heads,
+        weight_bytes=model.nbytes,
+        context_tokens=context,
+        sum_panel=numerics.sum_panel,
     )
+    state_layers = cohort.layers
     identity = Identity(
         weights_digest=weights,
         config_digest=config,
@@ -159,19 +151,6 @@ def _load(
             ),
         ),
     )
-
-
-def _cohorts(folder: Path, layers: Sequence[LayerCache], sum_panel: int) -> Callable[[], Cohort]:
-    unserved = {layer.kind for layer in layers} - {"full", "rotating"}
-    if unserved:
-        raise ModelError(f"{folder} needs state of kind {sorted(unserved)}, not served yet")
-    on_cuda = mx.default_device().type == mx.DeviceType.gpu and not mx.metal.is_available()
-
-    def make() -> Cohort:
-        table = RowTable(CUDA_WIDTH_STEP if on_cuda else 1, sum_panel)
-        return Cohort(table, build_states(table, layers))
-
-    return make
 
 
 def _digests(folder: Path, settings: WorkerSettings) -> tuple[str, str, str]:

@@ -1,0 +1,46 @@
+"""Models of mlx-lm's files with random weights: speed depends on shapes alone."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx import nn
+from mlx import utils as trees
+from mlx_lm.models import llama
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "3b": {  # Llama 3.2 3B
+        "hidden_size": 3072,
+        "num_hidden_layers": 28,
+        "intermediate_size": 8192,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 128256,
+    },
+    "tiny": {
+        "hidden_size": 64,
+        "num_hidden_layers": 12,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 1024,
+    },
+}
+COMMON = {
+    "model_type": "llama",
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+}
+
+
+def build(shape: str, dtype: mx.Dtype) -> nn.Module:
+    """Make a model of random weights, evaluated."""
+    model = llama.Model(llama.ModelArgs.from_dict({**COMMON, **SHAPES[shape]}))
+    tree_map = cast("Callable[[Callable[[Any], Any], Any], Any]", trees.tree_map)
+    model.update(tree_map(lambda weight: weight.astype(dtype), model.parameters()))
+    model.eval()
+    mx.eval(model.parameters())
+    return model

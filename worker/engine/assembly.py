@@ -1,0 +1,62 @@
+"""Puts a model's executor together: states for its layers, cohorts, first use, costs."""
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+
+from bramley.worker.cache.build import build_states
+from bramley.worker.cache.table import RowTable
+from bramley.worker.engine.cohort import Cohort
+from bramley.worker.engine.executor import Executor
+from bramley.worker.models.contract import LanguageModel, LayerCache
+
+WARM_COLUMNS = 2560  # a long prompt of a conversation, and its answer
+# Padding that a forward may read, as a share of the weights that it reads anyway.
+WASTE_SHARE = 4
+WASTE_COLUMNS_MIN = 256
+CUDA_WIDTH_STEP = 256  # each new width of attention builds a plan there, for 61 to 97 ms
+
+
+def make_executor(
+    model: LanguageModel,
+    layers: Sequence[LayerCache],
+    *,
+    heads: int,
+    weight_bytes: int,
+    context_tokens: int = WARM_COLUMNS,
+    sum_panel: int = 0,
+) -> tuple[Executor, Cohort]:
+    """Make a warm executor; must run on the thread that will step it.
+
+    Args:
+        model: whose parameters are in memory.
+        layers: what state its layers keep.
+        heads: query heads of a layer.
+        weight_bytes: of its parameters.
+        context_tokens: that a row may reach.
+        sum_panel: of the BLAS (models/blas.py).
+
+    Returns:
+        The executor, and the cohort that it will hand out first.
+
+    Raises:
+        ValueError: a layer needs a kind that is not served.
+    """
+    make_cohort = _cohorts(layers, sum_panel)
+    cohort = make_cohort()
+    executor = Executor(model, make_cohort, heads=heads)
+    executor.warm_up(cohort, min(context_tokens, WARM_COLUMNS))
+    token_bytes = cohort.bytes_for(1, WARM_COLUMNS) / WARM_COLUMNS
+    waste = int(weight_bytes / WASTE_SHARE / token_bytes)
+    executor.waste_columns = max(waste, WASTE_COLUMNS_MIN)
+    return executor, cohort
+
+
+def _cohorts(layers: Sequence[LayerCache], sum_panel: int) -> Callable[[], Cohort]:
+    on_cuda = mx.default_device().type == mx.DeviceType.gpu and not mx.metal.is_available()
+
+    def make() -> Cohort:
+        table = RowTable(CUDA_WIDTH_STEP if on_cuda else 1, sum_panel)
+        return Cohort(table, build_states(table, layers))
+
+    return make
