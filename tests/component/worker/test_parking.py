@@ -8,7 +8,7 @@ import pytest
 from bramley.worker.models.contract import LanguageModel, LayerCache
 from bramley.worker.request import Priority, Request
 from bramley.worker.sampling.params import SamplingParams
-from support.engines import FULL, InProcessEngine, oracle, request
+from support.engines import FULL, InProcessEngine, Outcome, oracle, request
 from support.tiny_models import build
 
 SCOPE = b"scope"
@@ -188,4 +188,34 @@ def test_rows_of_very_different_lengths_run_as_two_cohorts(
     assert answers["long"] == alone(request("x", tokens(8, 300), max_tokens=40))
     for n in range(3):
         assert answers[f"s{n}"] == alone(request("x", tokens(70 + n, 8 + n), max_tokens=30))
+    engine.close()
+
+
+@pytest.mark.parametrize("reused", [0, 24])
+def test_b020_a_paused_prefill_goes_on_where_it_was(
+    kind: str, model: LanguageModel, alone: Alone, reused: int
+) -> None:
+    engine = InProcessEngine(model, layers=LAYERS[kind], chunk_tokens=8)
+    if reused:
+        engine.run(request("before", PROMPT[:reused], scope=SCOPE, max_tokens=1))
+    began = engine.engine.counters.prompt_tokens
+    urgent = request("urgent", tokens(9, 30), priority=Priority.SYSTEM)
+    engine.outcomes["paused"] = Outcome()
+
+    def interrupt() -> None:
+        if len(engine.outcomes["paused"].progress) == 2:
+            engine.submit(urgent)
+        else:
+            engine.at_step[engine.step + 1] = interrupt
+
+    engine.at_step[engine.step + 1] = interrupt
+    engine.submit(request("paused", PROMPT, scope=SCOPE, wants_progress=True))
+    engine.finished("paused")
+    engine.finished("urgent")
+    assert engine.outcomes["paused"].progress == [*range(reused + 8, 39, 8), 39]
+    assert engine.outcomes["paused"].tokens == alone(request("x", PROMPT))
+    assert engine.outcomes["urgent"].tokens == alone(request("x", tokens(9, 30)))
+    assert engine.engine.counters.prompt_tokens - began == len(PROMPT) - reused + 30
+    engine.run(request("after", [*PROMPT, 5, 6], scope=SCOPE))
+    assert engine.outcomes["after"].tokens == alone(request("x", [*PROMPT, 5, 6]))
     engine.close()
