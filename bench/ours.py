@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 from bramley.bench.timeline import Timeline
 from bramley.worker.engine.engine import Engine
@@ -18,21 +19,28 @@ PATIENCE_S = 120.0
 
 
 class Ours:
-    """A model folder's engine on its own thread. Close it."""
+    """An engine on its own thread. Close it.
 
-    def __init__(self, folder: Path, max_rows: int = 8) -> None:
-        settings = WorkerSettings(path=str(folder), max_rows=max_rows)
+    Args:
+        make: loads the model; on that thread.
+        max_rows: that share a step.
+    """
 
-        def load_it() -> Executor:
-            return load(settings, Numerics("cpu"), lambda _: None)[0]
-
-        self._engine = Engine(load_it, settings, self._deliver)
+    def __init__(self, make: Callable[[], Executor], max_rows: int = 8) -> None:
+        settings = WorkerSettings(path="", max_rows=max_rows)
+        self._engine = Engine(make, settings, self._deliver)
         self._engine.start()
         self._runs = 0
         self._times: dict[str, list[float]] = {}
         self._steps: list[tuple[float, float]] = []
         self._unfinished: set[str] = set()
         self._done = threading.Event()
+
+    @classmethod
+    def of(cls, folder: Path, max_rows: int = 8) -> Self:
+        """Serve a model folder, as a worker does."""
+        settings = WorkerSettings(path=str(folder), max_rows=max_rows)
+        return cls(lambda: load(settings, Numerics("cpu"), lambda _: None)[0], max_rows)
 
     def run(
         self, prompts: Sequence[list[int]], tokens: int, logprobs: LogprobRule | None = None

@@ -50,7 +50,7 @@ def subject(name: str, folder: Path, machine: Machine) -> Subject:
     """Load a model for both sides."""
     tokens, gain = {"smollm2": (48, 1.0), "tiny": (120, 1.15)}[name]
     model = load_model(folder, dequantize=True).model
-    return Subject(name, folder, tokens, gain, model, Ours(folder), machine)
+    return Subject(name, folder, tokens, gain, model, Ours.of(folder), machine)
 
 
 def prompts_for(rows: int) -> list[list[int]]:
@@ -207,7 +207,7 @@ def deliveries(subject: Subject, turns: int) -> Iterator[Figure]:
         required=Required("<=", 1.1),
     )
     prompts = prompts_for(DELIVERIES)
-    with closing(Ours(subject.folder, DELIVERIES)) as engine, asyncio.Runner() as runner:
+    with closing(Ours.of(subject.folder, DELIVERIES)) as engine, asyncio.Runner() as runner:
         stack = AsyncExitStack()
         worker = runner.run(stack.enter_async_context(serving(subject.folder, DELIVERIES)))
         try:
