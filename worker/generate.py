@@ -19,7 +19,7 @@ from bramley.worker.engine.outputs import (
     Seated,
     Token,
 )
-from bramley.worker.request import Request
+from bramley.worker.request import Phase, Request
 from bramley.worker.text.detokenizer import Detokenizer
 
 Response = worker_pb2.WorkerServiceGenerateResponse
@@ -127,14 +127,11 @@ class Stream:
             case PromptLogprobs(logprobs=logprobs):
                 answer.take_prompt(logprobs)
             case Token() if answer.finished is None:
-                self._is_due |= not answer.is_begun
-                answer.take(output)
-                if answer.finished is not None:
-                    self._is_due = True
-                    if output.finish is None:
-                        self._cancel(output.request_id)
+                self._token(answer, output)
             case Preempted(request=work) if answer.finished is None:
                 self._preempted.append(work)
+            case Preempted(request=work):
+                work.enter(Phase.ENDED)  # or those that follow it would wait for ever
             case Failed() if answer.finished is None:
                 raise output.error
             case _:
@@ -150,6 +147,14 @@ class Stream:
         self.cached.parked = seated.parked
         started = generation_pb2.Started(prompt_tokens=self._prompt_tokens, cached=self.cached)
         self._untold.append(Response(started=started))
+
+    def _token(self, answer: Answer, token: Token) -> None:
+        self._is_due |= not answer.is_begun
+        answer.take(token)
+        if answer.finished is not None:
+            self._is_due = True
+            if token.finish is None:
+                self._cancel(token.request_id)
 
     def _tell(self) -> Sequence[Response]:
         self.close()

@@ -20,7 +20,7 @@ from bramley.worker.engine.outputs import (
 )
 from bramley.worker.engine.stopping import Finish
 from bramley.worker.generate import Stream
-from bramley.worker.request import Request, StopRule, TokenLogprob
+from bramley.worker.request import Phase, Request, StopRule, TokenLogprob
 from bramley.worker.sampling.params import SamplingParams
 
 END = Finish("length")
@@ -142,6 +142,7 @@ async def test_an_answer_that_lost_its_seat_is_resumed_unless_it_is_complete() -
     outputs = [seated(), *says("ab"), *says("x", 1), *(Preempted(one.id, one) for one in works)]
     assert await bench.told(*outputs) == ["started", "0:a", "0!", "1:x"]
     assert bench.resumed == ["r#1"]
+    assert [one.phase for one in works] == [Phase.ENDED, Phase.WAITING]  # nobody waits for it
     assert await bench.told(seated(1), *says("y", 1, END)) == ["1:y", "1!"]
 
 
