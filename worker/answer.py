@@ -13,8 +13,6 @@ from bramley.worker.request import FinishReason, TokenLogprob
 from bramley.worker.text.detokenizer import Detokenizer
 from bramley.worker.text.stop_strings import StopStrings
 
-LOGPROB_MIN = -9999.0  # of an impossible token: infinity has no form in JSON
-
 _REASONS: dict[FinishReason, types_pb2.FinishReason.ValueType] = {
     "stop": types_pb2.FINISH_REASON_STOP,
     "stop_sequence": types_pb2.FINISH_REASON_STOP_SEQUENCE,
@@ -153,7 +151,7 @@ def _pack(
 ) -> None:
     packed.top = top
     packed.token_ids.extend(ids)
-    packed.logprobs.extend([max(one.logprob, LOGPROB_MIN) for one in values])
+    packed.logprobs.extend([one.logprob for one in values])
     for one in values:
-        packed.top_token_ids.extend(one.top_ids[:top])
-        packed.top_logprobs.extend([max(value, LOGPROB_MIN) for value in one.top_logprobs[:top]])
+        packed.top_token_ids.extend(one.top_ids)
+        packed.top_logprobs.extend(one.top_logprobs)

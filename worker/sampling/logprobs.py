@@ -5,7 +5,7 @@ import mlx.core as mx
 from bramley.worker.sampling.rows import best, largest, total
 from bramley.worker.sampling.weights import LOG2_E, weigh
 
-LOGPROB_MIN = -9999.0  # of what the model makes impossible
+LOGPROB_MIN = -9999.0  # of an impossible token: infinity has no form in JSON
 
 
 def logprobs(logits: mx.array, tokens: mx.array, top: int) -> tuple[mx.array, mx.array, mx.array]:

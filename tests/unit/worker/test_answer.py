@@ -1,6 +1,5 @@
 """One answer's messages: text, ids and counts end at the same token."""
 
-import math
 from collections.abc import Iterable
 
 import pytest
@@ -115,7 +114,7 @@ def test_omitted_parts_are_not_sent() -> None:
 def likely(text: str, finish: Finish | None = None) -> list[Token]:
     """Tokens with the logprob -1, -2, ... and two alternatives each."""
     made = [
-        Token("r", ord(character), 1.0, None, TokenLogprob(-place, (1, 2, 3), (-0.5, -1.5, -2.5)))
+        Token("r", ord(character), 1.0, None, TokenLogprob(-place, (1, 2), (-0.5, -1.5)))
         for place, character in enumerate(text, 1)
     ]
     if finish is not None:
@@ -161,13 +160,6 @@ def test_logprobs_come_even_where_text_and_ids_are_left_out() -> None:
     (delta,) = told(answer(logprobs=types_pb2.LogprobOptions(), stream=options), likely("ab"))
     assert list(delta.logprobs.token_ids) == [97, 98]
     assert not delta.token_ids
-
-
-def test_b043_an_impossible_token_has_the_lowest_value() -> None:
-    one = answer(logprobs=types_pb2.LogprobOptions(top=1))
-    never = TokenLogprob(-math.inf, (5,), (-math.inf,))
-    (delta,) = told(one, [Token("r", 97, 1.0, None, never)])
-    assert list(delta.logprobs.logprobs) == list(delta.logprobs.top_logprobs) == [-9999]
 
 
 def test_the_prompt_s_logprobs_come_once_with_the_first_token() -> None:
