@@ -157,14 +157,15 @@ class PrefixCache:
         return Found(restore, types_pb2.CachedTokens(ram=restore.tokens - ssd, ssd=ssd))
 
     def saving(self, boundary: int, found: Found | None) -> Saving | None:
-        """Say how a request is to be saved; None where not even one block fits the staging."""
+        """Say how a request is to be saved; None where state and two blocks do not fit staging."""
         state = padded(self._state.state_bytes(boundary))
         block = padded(self._state.token_bytes * BLOCK)
         room = self._client.staging_bytes - state
-        extent_blocks = min(room // (2 * block), EXTENT_BLOCKS_MAX) if block else 1
-        if room < 0 or extent_blocks < 1:
-            self._tell_no_room(state + block)
+        if room < 2 * block:
+            self._tell_no_room(state + 2 * block)
             return None
+        # Two extents at most fill the staging: one is handed over while the next is copied.
+        extent_blocks = min(room // (2 * block), EXTENT_BLOCKS_MAX) if block else 1
         return Saving(
             stage=self._client.stage,
             boundary=boundary,
