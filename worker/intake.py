@@ -53,7 +53,7 @@ class ModelFacts:
 
     Attributes:
         token_characters_max: of the longest token.
-        defaults: of its generation_config: temperature, top_p, top_k, min_p.
+        defaults: what its generation_config says of the sampling, by SamplingParams' names.
     """
 
     context_tokens: int
@@ -69,9 +69,9 @@ def check_fields(request: generation_pb2.GenerateRequest) -> None:
     Raises:
         InvalidRequest: names the field.
     """
-    given = _given(request)
+    said = given(request)
     for path in _UNSERVED:
-        if path in given:
+        if path in said:
             raise InvalidRequest(path, "not supported by this version")
     if request.HasField("n"):
         _check_range("n", request.n, 1, N_MAX)
@@ -85,7 +85,7 @@ def check_fields(request: generation_pb2.GenerateRequest) -> None:
         raise InvalidRequest("stream.max_delay", f"is not from 0 to {MAX_DELAY_S:g} s")
 
 
-def _given(message: Message) -> dict[str, Any]:
+def given(message: Message) -> dict[str, Any]:
     """Return the fields that the caller set, a zero of an optional one included."""
     return {field.name: value for field, value in message.ListFields()}
 
@@ -109,10 +109,10 @@ def _check_texts(path: str, texts: Sequence[str], most: int, characters_max: int
 
 
 def _check_sampling(sampling: types_pb2.SamplingParams) -> None:
-    given = _given(sampling)
+    said = given(sampling)
     for name, (low, high) in _SAMPLING_RANGES.items():
-        if name in given:
-            _check_range(f"sampling.{name}", given[name], low, high)
+        if name in said:
+            _check_range(f"sampling.{name}", said[name], low, high)
     if sampling.top_k < -1:
         raise InvalidRequest("sampling.top_k", f"{sampling.top_k} is below -1")
     _check_count("sampling.logit_bias", len(sampling.logit_bias), LOGIT_BIAS_MAX)

@@ -8,7 +8,7 @@ from typing import Any
 
 from bramley.common.wire import unpack_ids
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2
-from bramley.worker.intake import ModelFacts
+from bramley.worker.intake import ModelFacts, given
 from bramley.worker.request import LogprobRule, Priority, Request, StopRule
 from bramley.worker.sampling.params import SamplingParams
 
@@ -100,11 +100,10 @@ def _sampling(
 ) -> dict[str, Any]:
     """All but the seed; a field that nobody set keeps the default of SamplingParams."""
     sampling = asked.request.sampling
-    said = {field.name: value for field, value in sampling.ListFields()}
-    given: dict[str, Any] = {"temperature": TEMPERATURE, **facts.defaults, **said}
-    top_k = int(given.get("top_k", 0))
+    wanted: dict[str, Any] = {"temperature": TEMPERATURE, **facts.defaults, **given(sampling)}
+    top_k = int(wanted.get("top_k", 0))
     return {
-        **{name: given[name] for name in _SAME_NAME if name in given},
+        **{name: wanted[name] for name in _SAME_NAME if name in wanted},
         "top_k": 0 if top_k < 0 or top_k >= facts.vocabulary else top_k,
         "xtc_exempt": facts.eos_token_ids | newline_ids,
         "logit_bias": tuple(sorted(sampling.logit_bias.items())),
