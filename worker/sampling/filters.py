@@ -12,12 +12,11 @@ import mlx.core as mx
 
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.sampling.rng import uniform
-from bramley.worker.sampling.rows import best_values, columns, total
+from bramley.worker.sampling.rows import best_values, total
 
 XTC_STREAM = 1
 
 _ONE_BITS = 127 << 23  # of 1.0, as float32
-_COLUMN = 64
 
 
 class Filters:
@@ -41,7 +40,12 @@ class Filters:
         self._ranked_mass = [rows[row].top_p for row in ranked]
         self._mass = [rows[row].top_p for row in massed]
         self._excludes = any(p.xtc_probability > 0 for p in rows)
-        exempt = [(row, token) for row, p in enumerate(rows) for token in sorted(p.xtc_exempt)]
+        exempt = [
+            (row, token)
+            for row, p in enumerate(rows)
+            if p.xtc_probability > 0
+            for token in sorted(p.xtc_exempt)
+        ]
         self._exempt = tuple(mx.array(part) for part in zip(*exempt, strict=True))
 
     def apply(self, weights: mx.array, positions: Sequence[int]) -> mx.array:
@@ -125,9 +129,7 @@ def mass_floor(weights: mx.array, mass: Sequence[float]) -> mx.array:
 
 def mass_above(weights: mx.array, floor: mx.array) -> mx.array:
     """Sum what is heavier than ``floor`` (B, 1) in each row of (B, V)."""
-    cut = columns(weights, _COLUMN, 0.0)
-    heavier = mx.where(cut > floor[:, :, None], cut, 0.0)
-    return mx.sum(mx.sum(heavier, axis=1), axis=-1, keepdims=True)
+    return total(mx.where(weights > floor, weights, 0.0))
 
 
 def part_of(rows: mx.array, index: mx.array) -> mx.array:

@@ -8,7 +8,7 @@ _COLUMN = 64
 _BLOCK = 64
 
 
-def columns(rows: mx.array, height: int, fill: float) -> mx.array:
+def _columns(rows: mx.array, height: int, fill: float) -> mx.array:
     """Lay (B, V) out as (B, height, width): id ``r * width + c`` is row r of column c.
 
     Args:
@@ -29,13 +29,13 @@ def columns(rows: mx.array, height: int, fill: float) -> mx.array:
 def largest(rows: mx.array) -> mx.array:
     """Return the largest of each row, (B, 1); NaN if there is one."""
     # Down the columns first: several times as fast as along a row.
-    tops = mx.max(columns(rows, _COLUMN, -math.inf), axis=1)
+    tops = mx.max(_columns(rows, _COLUMN, -math.inf), axis=1)
     return mx.max(tops, axis=-1, keepdims=True)
 
 
 def total(rows: mx.array) -> mx.array:
     """Return each row's sum, (B, 1)."""
-    return mx.sum(mx.sum(columns(rows, _COLUMN, 0.0), axis=1), axis=-1, keepdims=True)
+    return mx.sum(mx.sum(_columns(rows, _COLUMN, 0.0), axis=1), axis=-1, keepdims=True)
 
 
 def best(rows: mx.array, count: int) -> tuple[mx.array, mx.array]:
@@ -58,7 +58,7 @@ def best(rows: mx.array, count: int) -> tuple[mx.array, mx.array]:
 
 def best_values(rows: mx.array, count: int) -> mx.array:
     """Return each row's ``count`` largest, largest first: faster than ``best``."""
-    cut = columns(rows, _height(rows.shape[-1], count), -math.inf)
+    cut = _columns(rows, _height(rows.shape[-1], count), -math.inf)
     tops = mx.max(cut, axis=1)
     if count < tops.shape[-1]:
         chosen = mx.argpartition(-tops, count - 1, axis=-1)[:, :count]
@@ -69,7 +69,7 @@ def best_values(rows: mx.array, count: int) -> mx.array:
 
 def a_largest(rows: mx.array) -> mx.array:
     """Return the id of a largest of each row, (B, 1): of equals, the one found soonest."""
-    cut = columns(rows, _COLUMN, -math.inf)
+    cut = _columns(rows, _COLUMN, -math.inf)
     column = mx.argmax(mx.max(cut, axis=1), axis=-1, keepdims=True)
     within = mx.take_along_axis(cut, column[:, None, :], axis=2)[:, :, 0]
     return mx.argmax(within, axis=-1, keepdims=True) * cut.shape[-1] + column
