@@ -89,6 +89,14 @@ class KeysAndValues:
         if not self._shapes:
             self._shapes = tuple((a.shape[1], a.shape[3], a.dtype) for a in (keys, values))
 
+    @property
+    def _has_room(self) -> bool:
+        """Whether the open forward's new tokens fit."""
+        if self.keys is None:
+            return False
+        shape = self.keys.shape
+        return self._table.rows.stop <= shape[0] and self._table.width <= shape[2]
+
     def _make_room(self, rows: int, columns: int) -> None:
         grown = self._grown(rows, columns)
         if grown is not None:
@@ -167,6 +175,8 @@ class KeysAndValues:
         if start is not None:
             return _with(held, table.rows, start, start + table.columns, new)
         shape = held.shape
+        if table.count == shape[0]:  # every row: one operation less
+            return mx.put_along_axis(held, table.places(starts, new.shape), new, axis=2)
         flat = held.reshape(-1, shape[-1])
         places = table.flat_places(starts, shape[1], shape[2])
         flat[places] = new.reshape(-1, shape[-1])

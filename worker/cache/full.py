@@ -35,8 +35,9 @@ class FullState(KeysAndValues):
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append (B, Hkv, L, D) and return what the forward may read, (B, Hkv, width, D)."""
-        self._learn(keys, values)
-        self.prepare()
+        if not self._has_room:
+            self._learn(keys, values)
+            self.prepare()
         self._write((keys, values), self._table.starts)
         return self._read(0, self._table.width)
 

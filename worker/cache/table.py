@@ -73,9 +73,9 @@ class Seats:
 class RowTable:
     """Lengths of all rows, and the window that the current forward works on.
 
-    Between ``begin`` and ``commit`` the properties describe one forward of ``columns``
-    tokens over the rows ``first .. first + count - 1``. The methods that change rows keep
-    the books only: each layer's state does its part first, by the method of the same name.
+    Between ``begin`` and ``commit`` the attributes from ``rows`` on describe one forward of
+    ``columns`` tokens over the rows ``first .. first + count - 1``. The methods that change rows
+    keep the books only: each layer's state does its part first, by the method of the same name.
 
     Attributes:
         lengths: tokens of each row; for reading.
@@ -85,6 +85,11 @@ class RowTable:
             new shape of attention has to be planned.
         sum_panel: of the BLAS: no forward reads a width between it and twice as much, or a row's
             last bits would depend on how long its neighbours are (see models/blas.py).
+        rows: the forward's, as an index of the batch axis.
+        starts: length of each of them before it.
+        uniform: that length, if it is the same for all.
+        longest: length of the longest, its new tokens included.
+        width: columns that the forward reads.
     """
 
     def __init__(self, width_step: int = 1, sum_panel: int = 0) -> None:
@@ -96,6 +101,11 @@ class RowTable:
         self.first = 0
         self.count = 0
         self.columns = 0
+        self.rows = slice(0, 0)
+        self.starts: list[int] = []
+        self.uniform: int | None = None
+        self.longest = 0
+        self.width = 0
         self._valid: list[int] = []
         self._memo: dict[object, mx.array] = {}
 
@@ -173,6 +183,11 @@ class RowTable:
         assert len(self._valid) == self.count
         assert all(0 <= n <= columns for n in self._valid)
         self._memo.clear()
+        self.rows = slice(rows.start, rows.stop)
+        self.starts = self.lengths[self.rows]
+        self.uniform = agreed(self.starts)
+        self.longest = max(self.starts) + columns
+        self.width = self.stepped(self.longest)
         for row, start in zip(rows, self.starts, strict=True):
             self.used.touch(row, start + columns)
         for follower in self.followers:
@@ -187,41 +202,15 @@ class RowTable:
         self._memo.clear()
 
     @property
-    def rows(self) -> slice:
-        """The forward's rows, as an index of the batch axis."""
-        return slice(self.first, self.first + self.count)
-
-    @property
     def valid(self) -> Sequence[int]:
         """How many of the columns count, for each of the forward's rows."""
         return self._valid
 
     @property
-    def starts(self) -> list[int]:
-        """Length of each of the forward's rows before it."""
-        return self.lengths[self.first : self.first + self.count]
-
-    @property
-    def uniform(self) -> int | None:
-        """The length of all rows of the forward if they agree, else None."""
-        return agreed(self.starts)
-
-    @property
-    def longest(self) -> int:
-        """The length of the longest row, its new tokens included."""
-        return max(self.starts) + self.columns
-
-    @property
-    def width(self) -> int:
-        """Columns that the forward reads."""
-        return self.stepped(self.longest)
-
-    @property
     def offset(self) -> int | mx.array:
         """Position of the first new token: one integer where all agree, else (B,)."""
-        uniform = self.uniform
-        if uniform is not None:
-            return uniform
+        if self.uniform is not None:
+            return self.uniform
         return self.remember("offset", lambda: mx.array(self.starts))
 
     def stepped(self, width: int) -> int:
@@ -229,6 +218,23 @@ class RowTable:
         if self.sum_panel < width < 2 * self.sum_panel:
             return 2 * self.sum_panel
         return round_up(width, self.width_step) if self.columns > 1 else width
+
+    def places(self, starts: Sequence[int], shape: tuple[int, ...]) -> mx.array:
+        """Say in which column each new number goes.
+
+        Args:
+            starts: column of the first new token, for each of the forward's rows.
+            shape: of the new tokens, (B, H, L, D).
+
+        Returns:
+            Columns, of that shape.
+        """
+
+        def build() -> mx.array:
+            columns = mx.array(list(starts))[:, None] + mx.arange(self.columns)
+            return mx.broadcast_to(columns[:, None, :, None], shape)
+
+        return self.remember(("columns", tuple(starts), shape), build)
 
     def flat_places(self, starts: Sequence[int], heads: int, capacity: int) -> mx.array:
         """Say where new tokens go in a (rows * heads * capacity, D) view.

@@ -13,7 +13,7 @@ from bramley.worker.models.contract import LanguageModel, LayerCache
 WARM_COLUMNS = 2560  # a long prompt of a conversation, and its answer
 # Padding that a forward may read, as a share of the weights that it reads anyway.
 WASTE_SHARE = 4
-WASTE_COLUMNS_MIN = 256
+WASTE_COLUMNS_MIN = 4096  # of a model so small that a forward costs its launching
 CUDA_WIDTH_STEP = 256  # each new width of attention builds a plan there, for 61 to 97 ms
 
 

@@ -24,11 +24,11 @@ from bramley.worker.engine.costs import Costs
 from bramley.worker.engine.plan import Admission, Part, StepPlan
 from bramley.worker.request import Phase, Priority, Request
 
-SHARED_S = 0.25
+SHARED_S = 0.2
 ALONE_S = 1.0
 # Tokens that several prompts may have left together to share a chunk.
 SHARE_TOKENS = 2048
-PADDING_MAX = 4  # how many times the columns that it needs a prompt may compute
+PADDING_MAX = 2  # how many times the columns that it needs a prompt may compute
 WORKSPACE_BYTES = 1 << 30
 SHAPE_TOKENS = 16  # chunks are multiples of it, so that few shapes occur
 SCORE_BYTES = 4

@@ -20,6 +20,7 @@ from mlx import utils as trees
 
 from bramley.worker.models.contract import LayerCache
 from bramley.worker.models.errors import ModelError
+from bramley.worker.models.rope import share_angles
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ def load_model(folder: Path, *, dequantize: bool) -> LoadedModel:
         model, config = cast("tuple[nn.Module, Config]", _utils.load_model(folder, lazy=True))
         if dequantize:
             _to_float32(model)
+            share_angles(model)
         mx.eval(model.parameters())
         logits = cast("mx.array", model(mx.zeros((1, 1), mx.int32)))  # its shape is all we take
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:

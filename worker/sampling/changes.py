@@ -4,7 +4,7 @@ The history is counted once, and followed from then on as it grows.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,6 +129,5 @@ class RowChanges:
 
 def _tail(history: History, count: int) -> tuple[int, ...]:
     prompt, output = history
-    tail: Iterable[int] = output[max(len(output) - count, 0) :]
-    missing = count - len(tuple(tail))
-    return (*prompt[max(len(prompt) - missing, 0) :], *tail) if missing > 0 else tuple(tail)
+    missing = max(count - len(output), 0)
+    return (*prompt[max(len(prompt) - missing, 0) :], *output[max(len(output) - count, 0) :])

@@ -24,6 +24,7 @@ from bramley.common.errors import InvalidRequest
         ({"logprobs": 2**31}, "logprobs.top"),
         ({"prompt_logprobs": "yes"}, "logprobs.prompt"),
         ({"priority": "urgent"}, "priority"),
+        ({"priority": 3}, "priority"),
         ({"max_delay_s": float("inf")}, "stream.max_delay"),
         ({"max_delay_s": float("nan")}, "stream.max_delay"),
         ({"request_id": "\ud800"}, "request_id"),

@@ -57,6 +57,7 @@ def test_packed_logprobs_stay_parallel() -> None:
         (Delta(tool_calls=[ToolCallDelta(id="x")]), Delta(reasoning_text="b")),
         (Delta(token_ids=[1], logprobs=Logprobs(token_ids=[1])), Delta(token_ids=[2])),
         (Delta(token_ids=[1, 2]), Delta(token_ids=[3, 4])),
+        (Delta(text="a", completion_tokens=1), Delta(text="b", completion_tokens=2)),
     ],
 )
 def test_what_would_lose_order_or_pass_the_limit_stays_apart(first: Delta, second: Delta) -> None:

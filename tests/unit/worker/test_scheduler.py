@@ -11,7 +11,7 @@ from bramley.worker.engine.scheduler import ALONE_S, SHARED_S, Limits, admit, du
 from bramley.worker.request import LogprobRule, Phase, Priority, Request, StopRule
 from bramley.worker.sampling.params import SamplingParams
 
-COSTS = Costs(forward_s=1 / 16, token_s=1 / 1024)  # 192 tokens in SHARED_S, 960 in ALONE_S
+COSTS = Costs(forward_s=1 / 16, token_s=1 / 1024)  # 140 tokens in SHARED_S, 960 in ALONE_S
 LIMITS = Limits(chunk_tokens=2048)
 
 
@@ -68,9 +68,9 @@ def test_alone_a_chunk_takes_a_second_at_most() -> None:
     assert plan(request(5000, slot=0)).chunk == (Part(0, 960),)
 
 
-def test_beside_decoding_rows_a_chunk_takes_a_quarter_of_a_second() -> None:
-    assert COSTS.tokens(SHARED_S) == 192
-    assert plan(request(5000, slot=0), decoding()) == StepPlan((Part(0, 192),), decode=True)
+def test_beside_decoding_rows_a_chunk_takes_a_fifth_of_a_second() -> None:
+    assert COSTS.tokens(SHARED_S) == 140
+    assert plan(request(5000, slot=0), decoding()) == StepPlan((Part(0, 128),), decode=True)
 
 
 def test_chunks_are_multiples_of_sixteen() -> None:
@@ -116,8 +116,8 @@ def test_a_prompt_whose_logits_are_wanted_has_small_chunks_of_its_own() -> None:
 
 
 def test_short_prompts_of_one_cohort_share_a_chunk() -> None:
-    prompts = [request(length, slot=slot) for slot, length in enumerate((20, 33, 9, 30))]
-    assert plan(*prompts).chunk == (Part(2, 8), Part(0, 19), Part(3, 29), Part(1, 32))
+    prompts = [request(length, slot=slot) for slot, length in enumerate((20, 33, 17, 30))]
+    assert plan(*prompts).chunk == (Part(2, 16), Part(0, 19), Part(3, 29), Part(1, 32))
     apart = schedule(prompts, {0: 0, 1: 1, 2: 0, 3: 1}, COSTS, LIMITS)
     assert [part.slot for part in apart.chunk] == [2, 0]
 
