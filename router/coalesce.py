@@ -7,14 +7,16 @@ def can_join(first: generation_pb2.Delta, second: generation_pb2.Delta, tokens_m
     """Whether one Delta can say what two say.
 
     Within a Delta reasoning comes before text, and both before tool calls; ``tokens_max`` is
-    the most tokens it may hold, 0 for any number.
+    the most tokens it may hold, 0 for any number. Deltas that leave their ids out do not tell how
+    many they hold, and stay apart then.
 
     Returns:
         Whether ``join`` loses nothing.
     """
     if first.index != second.index or first.HasField("logprobs") != second.HasField("logprobs"):
         return False
-    if tokens_max and len(first.token_ids) + len(second.token_ids) > tokens_max:
+    together = len(first.token_ids) + len(second.token_ids)
+    if tokens_max and (not first.token_ids or together > tokens_max):
         return False
     if first.tool_calls and (second.text or second.reasoning_text):
         return False
