@@ -115,7 +115,7 @@ def generate_request(
     _put_logprobs(request, options)
     with _field("priority"):
         if name := options.get("priority"):
-            request.priority = types_pb2.PriorityClass.Value(f"PRIORITY_CLASS_{name.upper()}")
+            request.priority = types_pb2.PriorityClass.Value(f"PRIORITY_CLASS_{name}".upper())
     _put_stream(request.stream, options)
     return request
 
