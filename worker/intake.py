@@ -24,6 +24,7 @@ LOGIT_BIAS_MAX = 1024
 TOP_LOGPROBS_MAX = 20
 PROMPT_LOGPROBS_MAX = 1 << 20
 MAX_DELAY_S = 10.0
+KEY_CHARACTERS_MAX = 256  # of what is kept beyond the request
 
 # Fields that nothing here serves yet, each by its path.
 _UNSERVED = (
@@ -80,6 +81,9 @@ def check_fields(request: generation_pb2.GenerateRequest) -> None:
     _check_range("logprobs.top", request.logprobs.top, 0, TOP_LOGPROBS_MAX)
     if request.priority not in types_pb2.PriorityClass.values():
         raise InvalidRequest("priority", f"{request.priority} is no class")
+    for path, key in (("cache.salt", request.cache.salt), ("session_key", request.session_key)):
+        if len(key) > KEY_CHARACTERS_MAX:
+            raise InvalidRequest(path, f"{len(key)} characters is over {KEY_CHARACTERS_MAX}")
     delay = request.stream.max_delay
     if not (is_span(delay) and to_seconds(delay) <= MAX_DELAY_S):
         raise InvalidRequest("stream.max_delay", f"is not from 0 to {MAX_DELAY_S:g} s")
