@@ -46,7 +46,7 @@ def main() -> int:
         models = write_models(Path(folder))
         chosen = {name: models[name] for name in arguments.model or MODELS}
         machine = Machine(arguments.patience)
-        for figure in measure(arguments.part or PARTS, chosen, arguments.turns, machine):
+        for figure in measure(arguments.part or PARTS, chosen, arguments.turns, machine, blas):
             figures.append(figure)
             print(*figure.cells(), file=sys.stderr, flush=True)
         others = machine.others_share()

@@ -19,7 +19,7 @@ from bramley.bench.peer_models import SHAPES, build
 from bramley.bench.timeline import Timeline
 from bramley.worker.engine.assembly import make_executor
 from bramley.worker.engine.executor import Executor
-from bramley.worker.models.mlx_lm import layer_caches
+from bramley.worker.models.mlx_lm import layer_caches, parameter_bytes
 
 ROWS = (1, 4, 8)
 
@@ -29,7 +29,7 @@ def ours(shape: str, dtype: mx.Dtype) -> Ours:
 
     def load() -> Executor:
         model = build(shape, dtype)
-        heads, nbytes = SHAPES[shape]["num_attention_heads"], mx.get_active_memory()
+        heads, nbytes = SHAPES[shape]["num_attention_heads"], parameter_bytes(model)
         return make_executor(model, layer_caches(model), heads=heads, weight_bytes=nbytes)[0]
 
     return Ours(load, max(ROWS))

@@ -12,9 +12,10 @@ from mlx import nn
 from bramley.bench import peers
 from bramley.bench.figures import Figure, Machine, Required
 from bramley.bench.ours import Ours
+from bramley.bench.peer_models import load
 from bramley.bench.served import serving
 from bramley.bench.timeline import Timeline
-from bramley.worker.models.mlx_lm import load_model
+from bramley.worker.models.blas import Blas
 from bramley.worker.request import LogprobRule
 
 # Threads of a BLAS spin for a while after their last product: the next side waits for that.
@@ -39,6 +40,7 @@ class Subject:
     model: nn.Module
     ours: Ours
     machine: Machine
+    sum_panel: int
 
     @property
     def is_launch_bound(self) -> bool:
@@ -46,11 +48,11 @@ class Subject:
         return self.name == "tiny"
 
 
-def subject(name: str, folder: Path, machine: Machine) -> Subject:
-    """Load a model for both sides."""
+def subject(name: str, folder: Path, machine: Machine, sum_panel: int) -> Subject:
+    """Load a model for both sides, for theirs by mlx-lm alone."""
     tokens, gain = {"smollm2": (48, 1.0), "tiny": (120, 1.15)}[name]
-    model = load_model(folder, dequantize=True).model
-    return Subject(name, folder, tokens, gain, model, Ours.of(folder), machine)
+    ours = Ours.of(folder, sum_panel)
+    return Subject(name, folder, tokens, gain, load(folder), ours, machine, sum_panel)
 
 
 def prompts_for(rows: int) -> list[list[int]]:
@@ -207,7 +209,10 @@ def deliveries(subject: Subject, turns: int) -> Iterator[Figure]:
         required=Required("<=", 1.1),
     )
     prompts = prompts_for(DELIVERIES)
-    with closing(Ours.of(subject.folder, DELIVERIES)) as engine, asyncio.Runner() as runner:
+    with (
+        closing(Ours.of(subject.folder, subject.sum_panel, DELIVERIES)) as engine,
+        asyncio.Runner() as runner,
+    ):
         stack = AsyncExitStack()
         worker = runner.run(stack.enter_async_context(serving(subject.folder, DELIVERIES)))
         try:
@@ -235,7 +240,7 @@ PARTS: dict[str, Part] = {
 
 
 def measure(
-    names: Sequence[str], models: dict[str, Path], turns: int, machine: Machine
+    names: Sequence[str], models: dict[str, Path], turns: int, machine: Machine, blas: Blas
 ) -> Iterator[Figure]:
     """Measure parts of each model.
 
@@ -244,12 +249,13 @@ def measure(
         models: folders, by name.
         turns: of each figure.
         machine: that they share with others.
+        blas: under both sides.
 
     Yields:
         Each as soon as it is measured.
     """
     for name, folder in models.items():
-        one = subject(name, folder, machine)
+        one = subject(name, folder, machine, blas.sum_panel)
         with closing(one.ours):
             one.ours.run(prompts_for(8), 16)  # warm
             for part in names:

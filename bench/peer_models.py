@@ -1,11 +1,13 @@
-"""Models of mlx-lm's files with random weights: speed depends on shapes alone."""
+"""Models as mlx-lm itself makes them: of a folder, or of random weights."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
 from mlx import nn
 from mlx import utils as trees
+from mlx_lm import utils
 from mlx_lm.models import llama
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -37,10 +39,15 @@ COMMON = {
 
 
 def build(shape: str, dtype: mx.Dtype) -> nn.Module:
-    """Make a model of random weights, evaluated."""
+    """Make a model of random weights, evaluated: speed depends on shapes alone."""
     model = llama.Model(llama.ModelArgs.from_dict({**COMMON, **SHAPES[shape]}))
     tree_map = cast("Callable[[Callable[[Any], Any], Any], Any]", trees.tree_map)
     model.update(tree_map(lambda weight: weight.astype(dtype), model.parameters()))
     model.eval()
     mx.eval(model.parameters())
     return model
+
+
+def load(folder: Path) -> nn.Module:
+    """Load a model folder."""
+    return cast("nn.Module", utils.load_model(folder)[0])

@@ -76,7 +76,9 @@ class TokenLogprob:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request:
-    """One sequence from submission to its end; the engine thread alone changes it.
+    """One sequence from submission to its end; whoever has it in hand changes it.
+
+    That is the engine's thread, but for a request that lost its seat, until it is handed back.
 
     Attributes:
         prompt: token ids, at least one.

@@ -158,9 +158,8 @@ class InProcessEngine:
         return {name: self.outcomes[name] for name in names or self.outcomes}
 
     def idle(self) -> None:
-        """Wait until nobody sits or waits."""
-        counters = self.engine.counters
-        self.until(lambda: not counters.running and not counters.waiting)
+        """Wait until nobody sits or waits, and every cancel was taken."""
+        self.until(lambda: self.engine.is_idle)
 
     def run(self, *requests: Request) -> dict[str, list[int]]:
         """Run requests to their ends, together; their tokens."""

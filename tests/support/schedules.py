@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bramley.worker.engine.costs import Costs
-from bramley.worker.engine.plan import Admission, StepPlan
+from bramley.worker.engine.plan import Admission, Part
 from bramley.worker.engine.scheduler import Limits, admit, schedule
 from bramley.worker.engine.slots import Slots
 from bramley.worker.request import Phase, Priority, Request, StopRule
@@ -101,8 +101,8 @@ class _Replay:
             at_s, waiting = self.now_s, list(self.waiting)
             admission = self._admit()
             seated = self.slots.seated
-            plan = schedule(seated, dict.fromkeys(range(99), 0), self.costs, Limits(2048))
-            yield {"at_s": at_s, "waiting": waiting, **admission, **self._run(plan)}
+            parts = schedule(seated, dict.fromkeys(range(99), 0), self.costs, Limits(2048))
+            yield {"at_s": at_s, "waiting": waiting, **admission, **self._run(parts)}
         raise AssertionError("it never ends")
 
     def _arrive(self) -> bool:
@@ -141,17 +141,17 @@ class _Replay:
                 request.computed = len(request.prompt) - 1
         return {"preempt": preempted, "seat": list(told.seat)}
 
-    def _run(self, plan: StepPlan) -> dict[str, Any]:
-        names = {part.slot: self.slots[part.slot].id for part in plan.chunk}
-        chunk = {names[part.slot]: part.tokens for part in plan.chunk}
-        if plan.chunk:
-            for part in plan.chunk:
+    def _run(self, parts: Sequence[Part]) -> dict[str, Any]:
+        names = {part.slot: self.slots[part.slot].id for part in parts}
+        chunk = {names[part.slot]: part.tokens for part in parts}
+        if parts:
+            for part in parts:
                 self.slots[part.slot].computed += part.tokens
             seconds = self.costs.seconds(len(chunk) * max(chunk.values()))
             self.costs.prefilled(len(chunk) * max(chunk.values()), seconds)
             self.now_s += seconds
         ready = [one for one in self.slots.seated if not one.prompt_left]
-        if ready and (plan.decode or plan.chunk):
+        if ready:
             self.now_s += self.scenario.decode_s
             self.costs.decoded(self.scenario.decode_s)
         for one in ready:

@@ -101,7 +101,7 @@ class RotatingState(KeysAndValues):
         window = self._window
         assert start == 0
         assert stop <= self._table.lengths[row]
-        if not window.check_held(row, stop):
+        if not window.still_has(row, stop):
             raise CannotExport(f"a window of {window.size} has dropped what {stop} tokens saw")
         needed = window.needed(stop)
         sinks = min(window.keep, stop)

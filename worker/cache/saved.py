@@ -4,7 +4,7 @@ Pure. The memory is the store's; whoever is handed it gives it back by ``release
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 STATE_EVERY = 2048  # tokens of a long prompt, after which a state is kept
@@ -92,7 +92,7 @@ class Saving:
     stage: Callable[[int], Staged | None]
     boundary: int
     extent_blocks: int
-    stored: int = field(default=0)
+    stored: int = 0
     pauses: bool = False
 
     def next_stop(self, computed: int, end: int) -> int:

@@ -102,6 +102,8 @@ class Window:
         self.kept = size - 1 + ROLLBACK
         slack = max(min(size, SLACK), size // 4)
         self.capacity = round_up(self.kept + slack, table.width_step)
+        if table.sum_panel < self.capacity < 2 * table.sum_panel:
+            self.capacity = 2 * table.sum_panel  # what a forward of so many columns reads
         self.dropped = [0] * len(table.lengths)
         self.used = Seats()
         self._table = table
@@ -196,7 +198,7 @@ class Window:
         """Column of the oldest token, sinks aside, that the row sees once it has so many."""
         return max(self.keep, tokens - (self.size - self.keep) + 1 - self.dropped[row])
 
-    def check_held(self, row: int, tokens: int) -> bool:
+    def still_has(self, row: int, tokens: int) -> bool:
         """Whether the row still has what it saw when it had so many tokens."""
         position = tokens - (self.size - self.keep) + 1
         return not self.dropped[row] or not tokens or position >= self.keep + self.dropped[row]
@@ -205,7 +207,7 @@ class Window:
         """Refuse to go back to where tokens would be seen that are gone."""
         left = self._table.lengths[row] - tokens
         assert 0 <= left <= self._table.lengths[row]
-        if tokens and not self.check_held(row, left):
+        if tokens and not self.still_has(row, left):
             raise CannotRollback(f"a window of {self.size} has dropped what {left} tokens saw")
 
     def prepare(self) -> Reading:

@@ -44,12 +44,17 @@ class Containment:
             if faults.is_lack_of_memory(error):
                 self._seating.release_memory()
 
-    def cohort(self, number: int, work: Callable[[], None]) -> bool:
+    def cohort(self, number: int, work: Callable[[], None], *, can_wait: bool = True) -> bool:
         """Do part of a step for one cohort.
 
         A lack of memory is met by giving back what nobody needs, and one more try; then the
         newest request of the cohort ends. Any other fault leaves the cohort's state unknown:
         all of its requests end.
+
+        Args:
+            number: of the cohort.
+            work: may be done again, in a later step as well.
+            can_wait: otherwise it may not: without it every request would miss a token.
 
         Returns:
             Whether it was done.
@@ -69,7 +74,8 @@ class Containment:
             work()
         except Exception as error:
             log.exception("it failed again, after memory was given back")
-            self._run_short(number, faults.told(error))
+            end = self._run_short if can_wait else self._lose
+            end(number, faults.told(error))
             return False
         return True
 

@@ -67,6 +67,7 @@ class Engine:
         now_s = time.monotonic()
         with self._mail:
             depth = len(self._submitted) + self.counters.waiting
+            # One that lost its seat has arrived before, and is let in again.
             if depth + len(requests) > self._waiting_max and not requests[0].arrived_s:
                 raise Overloaded(
                     f"{depth} requests wait in the worker already", facts={"depth": depth}
@@ -90,6 +91,16 @@ class Engine:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits or runs, and nothing is still to be taken."""
+        with self._mail:
+            return not (self._mailed or self.counters.waiting or self.counters.running)
+
+    @property
+    def _mailed(self) -> bool:
+        return bool(self._submitted or self._cancelled)
+
     def _run(self) -> None:
         try:
             steps = Steps(self._load(), self._settings, self.counters, self._deliver)
@@ -104,10 +115,11 @@ class Engine:
 
     def _take_mail(self, steps: Steps) -> bool:
         """Take what was handed over, waiting while idle; return False to stop."""
+        if self.is_idle and not steps.is_busy:
+            self.counters.step_began_s = 0.0
+            steps.rest()
         with self._mail:
-            while not (self._submitted or self._cancelled or self._stopping or steps.is_busy):
-                self.counters.step_began_s = 0.0
-                steps.rest()
+            while not (self._mailed or self._stopping or steps.is_busy):
                 self._mail.wait()
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, set()

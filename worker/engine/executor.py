@@ -24,6 +24,7 @@ class Executor:
     """A model, and what makes the cohorts that run through it.
 
     Attributes:
+        heads: query heads of a layer.
         costs: of forwards, as measured.
         waste_columns: padding that costs a forward as much as one more forward would.
     """
@@ -99,10 +100,12 @@ class Executor:
         cohort.table.begin(rows, columns, tokens)
         cohort.prepare()
         logits = self._model(mx.array(ids), cache=cohort.layers)
-        if requests[0].wants_prompt_logprobs:
-            requests[0].prompt_logprobs += self._prompt_logprobs(logits[0], requests[0])
+        first, scored = requests[0], ()
+        if first.wants_prompt_logprobs:
+            scored = self._prompt_logprobs(logits[0], first)
         cohort.evaluate()  # the state alone: nobody needs these logits
         cohort.table.commit()
+        first.prompt_logprobs += scored
         for request, count in zip(requests, tokens, strict=True):
             request.computed += count
 

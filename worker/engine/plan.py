@@ -22,16 +22,3 @@ class Part:
 
     slot: int
     tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """The scheduler's decision.
-
-    Attributes:
-        chunk: prompt tokens to prefill in one forward, before decoding; all of one cohort.
-        decode: whether every row that is ready gets one token.
-    """
-
-    chunk: tuple[Part, ...] = ()
-    decode: bool = False

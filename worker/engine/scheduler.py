@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bramley.worker.engine.costs import Costs
-from bramley.worker.engine.plan import Admission, Part, StepPlan
+from bramley.worker.engine.plan import Admission, Part
 from bramley.worker.request import Phase, Priority, Request
 
 SHARED_S = 0.2
@@ -126,8 +126,8 @@ def _victim(seated: Sequence[Request], head: Request, costs: Costs) -> Request |
 
 def schedule(
     seated: Sequence[Request], cohorts: Mapping[int, int], costs: Costs, limits: Limits
-) -> StepPlan:
-    """Plan the next step.
+) -> tuple[Part, ...]:
+    """Choose the next step's chunk; every row that is ready decodes in any case.
 
     Args:
         seated: all that have a seat.
@@ -136,16 +136,16 @@ def schedule(
         limits: of a chunk.
 
     Returns:
-        A plan that does nothing only if nobody is seated.
+        What to prefill in one forward, all of one cohort; perhaps nothing.
     """
     decode = any(not request.prompt_left for request in seated)
     filling = [request for request in seated if request.prompt_left]
     if not filling or (decode and costs.owed_s > 0.0):
-        return StepPlan((), decode)
+        return ()
     filling.sort(key=lambda request: due_s(request, costs))
     head = filling[0]
     tokens = _chunk_tokens(head, costs, limits, SHARED_S if decode else ALONE_S)
-    return StepPlan(_shared(filling, cohorts, tokens), decode)
+    return _shared(filling, cohorts, tokens)
 
 
 def _chunk_tokens(head: Request, costs: Costs, limits: Limits, seconds: float) -> int:

@@ -77,6 +77,8 @@ class Seating:
         Raises:
             DeviceOom: it does not fit even alone.
         """
+        if self._bytes_max is None:
+            return True
         columns = len(request.prompt) + len(request.output) + HEADROOM_TOKENS
         source = self._source(request)
         number = self._number[source.slot] if source is not None else self._choose(request)
@@ -205,10 +207,9 @@ class Seating:
     def _source(self, request: Request) -> Source | None:
         if request.wants_prompt_logprobs:
             return None
-        seated = [one for one in self.slots.seated if not one.wants_prompt_logprobs]
         return find_source(
             request,
-            seated,
+            self.slots.seated,
             self.slots.parked,
             lambda slot, tokens: self.cohort(slot).can_cut(slot, tokens),
         )

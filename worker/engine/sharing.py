@@ -15,13 +15,11 @@ class Source:
 
     Attributes:
         tokens: of the prompt that the row holds, from its first on.
-        held: tokens that the row holds in all.
         is_parked: it is of no other use, and can be taken over.
     """
 
     slot: int
     tokens: int
-    held: int
     is_parked: bool
 
 
@@ -61,10 +59,10 @@ def _sources(
     for other in seated:
         if other is request.leader or (request.scope and other.scope == request.scope):
             held = other.tokens(0, other.computed)
-            yield Source(other.slot, common(wanted, held), len(held), is_parked=False)
+            yield Source(other.slot, common(wanted, held), is_parked=False)
     for row in parked:
         if request.scope and row.scope == request.scope:
-            yield Source(row.slot, common(wanted, row.tokens), len(row.tokens), is_parked=True)
+            yield Source(row.slot, common(wanted, row.tokens), is_parked=True)
 
 
 def _leads(request: Request, source: Source) -> bool:

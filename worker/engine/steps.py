@@ -95,6 +95,7 @@ class Steps:
 
     def rest(self) -> None:
         """Check that nothing is left over, before an engine that is idle waits."""
+        self._decoders.clear()
         self._seating.rest()
         self._count()
         self._measure()
@@ -103,11 +104,10 @@ class Steps:
         """Take one step and deliver what it gave."""
         self._admit()
         seated = self._slots.seated
-        plan = schedule(seated, self._seating.numbers, self._executor.costs, self._limits)
-        if plan.chunk:
-            self._prefill(plan.chunk)
-        if plan.decode or plan.chunk:
-            self._decode()
+        chunk = schedule(seated, self._seating.numbers, self._executor.costs, self._limits)
+        if chunk:
+            self._prefill(chunk)
+        self._decode()
         self.counters.steps += 1
         if self.counters.steps % MEASURE_EVERY == 0:
             self._measure()
@@ -141,7 +141,10 @@ class Steps:
         self._land(self._seating.numbers[request.slot])
         if request.phase is not Phase.SEATED:
             return  # what was in flight ended it
-        self._save(request, request.computed, SAVE_END_FROM)
+        save = partial(self._save, request, request.computed, SAVE_END_FROM)
+        self._contained.request(request, save)
+        if request.phase is not Phase.SEATED:
+            return
         self._seating.leave(request)
         request.start_over()
         self.counters.preemptions += 1
@@ -187,7 +190,7 @@ class Steps:
         self.counters.prompt_tokens += sum(tokens)
         self.counters.prefill_s += seconds
         for request in requests:
-            self._prefilled(request)
+            self._contained.request(request, partial(self._prefilled, request))
 
     def _prefilled(self, request: Request) -> None:
         if request.wants_progress:
@@ -229,16 +232,16 @@ class Steps:
             before[0] = decoder.launch(requests)
 
         if self._contained.cohort(number, launch):
-            self._contained.cohort(number, lambda: self._read(before[0]))
+            self._contained.cohort(number, lambda: self._read(before[0]), can_wait=False)
             if self._decoders.get(number) is decoder:
-                self._contained.cohort(number, decoder.draw)
+                self._contained.cohort(number, decoder.draw, can_wait=False)
 
     def _land(self, number: int) -> None:
         """Read what a cohort has in flight, so that the host knows every token."""
         decoder = self._decoders.get(number)
         flight = decoder.land() if decoder is not None else None
         if flight is not None:
-            self._contained.cohort(number, lambda: self._read(flight))
+            self._contained.cohort(number, lambda: self._read(flight), can_wait=False)
 
     def _read(self, flight: Flight | None) -> None:
         if flight is None:

@@ -111,7 +111,7 @@ def load_model(folder: Path, *, dequantize: bool) -> LoadedModel:
         config_eos_token_ids=_config_eos_token_ids(folder),
         dtype=str(logits.dtype).removeprefix("mlx.core."),
         heads=_heads(config),
-        nbytes=sum(array.nbytes for _, array in _tree_flatten(model.parameters())),
+        nbytes=parameter_bytes(model),
         generation_defaults=_generation_defaults(generation),
         revision=_revision(folder),
     )
@@ -135,6 +135,11 @@ def load_tokenizer(folder: Path) -> TokenizerWrapper:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         raise ModelError(f"{folder} holds no usable tokenizer: {_told(error)}") from error
+
+
+def parameter_bytes(model: nn.Module) -> int:
+    """Bytes of all parameters."""
+    return sum(array.nbytes for _, array in _tree_flatten(model.parameters()))
 
 
 def layer_caches(model: nn.Module) -> list[LayerCache]:

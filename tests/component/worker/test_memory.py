@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -13,8 +13,12 @@ import numpy as np
 import pytest
 
 from bramley.common.errors import DeviceOom, EngineFault
+from bramley.worker.cache.saved import Saving
+from bramley.worker.engine import decoding, steps
+from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.faults import is_lack_of_memory, told
 from bramley.worker.models.contract import LanguageModel
+from bramley.worker.request import LogprobRule
 from support.engines import InProcessEngine, oracle, request
 from support.tiny_models import build
 
@@ -104,6 +108,64 @@ def test_a_decode_without_memory_ends_the_newest_row(model: LanguageModel) -> No
     assert engine.outcomes["old"].tokens == oracle(
         model, request("x", tokens(3, 20), max_tokens=100)
     )
+    engine.close()
+
+
+def test_tokens_that_cannot_be_read_are_nobody_s(model: LanguageModel) -> None:
+    engine = InProcessEngine(model)
+    engine.submit(*[request(f"{n}", tokens(n, 20), max_tokens=200) for n in range(3)])
+    engine.until(lambda: all(len(one.tokens) > 3 for one in engine.outcomes.values()))
+    failing = iter([RuntimeError(SHORT)] * 2)
+    real = decoding.read
+
+    def fail_twice(flight: decoding.Flight) -> Iterator[decoding.Drawn]:
+        if error := next(failing, None):
+            raise error
+        return real(flight)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "read", fail_twice)
+        outcomes = engine.finished("0", "1", "2")
+    for n in range(3):
+        alone = oracle(model, request("x", tokens(n, 20), max_tokens=200))
+        assert isinstance(outcomes[f"{n}"].error, DeviceOom)
+        assert outcomes[f"{n}"].tokens == alone[: len(outcomes[f"{n}"].tokens)]
+    engine.close()
+
+
+@pytest.mark.parametrize("phase", ["prompt", "end"])
+def test_a_save_that_fails_ends_its_request_alone(model: LanguageModel, phase: str) -> None:
+    engine = InProcessEngine(model)
+
+    def stage(size: int) -> None:
+        raise OSError("planted")
+
+    prompt = tokens(1, 400) if phase == "prompt" else tokens(1, 20)
+    saving = Saving(stage=stage, boundary=len(prompt), extent_blocks=1)
+    engine.submit(
+        request("saves", prompt, max_tokens=40, saving=saving),
+        request("other", tokens(2, 20), max_tokens=40),
+    )
+    outcomes = engine.finished("saves", "other")
+    assert isinstance(outcomes["saves"].error, EngineFault)
+    assert outcomes["other"].tokens == oracle(model, request("x", tokens(2, 20), max_tokens=40))
+    engine.close()
+
+
+def test_a_prompt_s_logprobs_are_told_once_though_memory_was_short(model: LanguageModel) -> None:
+    engine = InProcessEngine(model)
+    engine.run(request("warm", tokens(3, 20)))
+    evaluate, failing = Cohort.evaluate, iter([RuntimeError(SHORT)])
+
+    def fail_once(cohort: Cohort, *more: mx.array) -> None:
+        if error := next(failing, None):
+            raise error
+        evaluate(cohort, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Cohort, "evaluate", fail_once)
+        engine.run(request("asks", tokens(1, 60), logprobs=LogprobRule(prompt=True)))
+    assert len(engine.outcomes["asks"].prompt_logprobs) == 59
     engine.close()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bramley.worker.models.contract import LanguageModel, LayerCache
-from bramley.worker.request import Priority, Request
+from bramley.worker.request import LogprobRule, Priority, Request
 from bramley.worker.sampling.params import SamplingParams
 from support.engines import FULL, InProcessEngine, Outcome, oracle, request
 from support.tiny_models import build
@@ -131,6 +131,16 @@ def test_four_answers_share_one_prefill(engine: InProcessEngine, alone: Alone) -
     assert len(set(map(tuple, answers.values()))) == 4
     # The prompt once, and its last token for each.
     assert engine.engine.counters.prompt_tokens == len(PROMPT) - 1 + 4
+
+
+def test_answers_share_the_prefill_of_a_prompt_whose_logprobs_are_told(
+    engine: InProcessEngine, alone: Alone
+) -> None:
+    leader = request("0", PROMPT, logprobs=LogprobRule(prompt=True))
+    answers = engine.run(leader, request("1", PROMPT, leader=leader))
+    assert set(map(tuple, answers.values())) == {tuple(alone(request("x", PROMPT)))}
+    assert engine.engine.counters.prompt_tokens == len(PROMPT) + 1
+    assert len(engine.outcomes["0"].prompt_logprobs) == len(PROMPT) - 1
 
 
 def test_followers_without_a_seat_are_served_when_their_leader_is_gone(

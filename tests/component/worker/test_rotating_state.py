@@ -111,3 +111,22 @@ def test_what_a_long_piece_leaves_is_evaluated_with_the_state_before_the_commit(
     assert {array.shape[-2] for array in layer.arrays()} > {layer.kept()[0].shape[-2]}
     table.commit()
     assert layer.kept() == []
+
+
+@pytest.mark.parametrize("panel", [192, 384])
+@pytest.mark.parametrize("window", [64, 128, 200, 256, 300, 480, 512, 700])
+def test_what_is_read_and_its_mask_agree_whatever_the_panel(window: int, panel: int) -> None:
+    table = RowTable(sum_panel=panel)
+    state = RotatingState(table, window)
+    table.join()
+    table.join()
+    for counts in ([200, 150], [1, 1], [225, 3], [16, 16], [1, 1], [90, 400], [1, 1]):
+        table.begin(range(2), max(counts), counts)
+        state.prepare()
+        new = mx.ones((2, 1, max(counts), 4))
+        keys, _ = state.update_and_fetch(new, new)
+        mask = state.make_mask(max(counts), return_array=True)
+        assert isinstance(mask, mx.array)
+        assert keys.shape[2] == mask.shape[-1]
+        mx.eval(state.arrays())
+        table.commit()

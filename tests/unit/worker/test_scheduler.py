@@ -6,7 +6,7 @@ import pytest
 
 from bramley.worker.cache.saved import Restore, Saving, StoredPart
 from bramley.worker.engine.costs import Costs
-from bramley.worker.engine.plan import Admission, Part, StepPlan
+from bramley.worker.engine.plan import Admission, Part
 from bramley.worker.engine.scheduler import ALONE_S, SHARED_S, Limits, admit, due_s, schedule
 from bramley.worker.request import LogprobRule, Phase, Priority, Request, StopRule
 from bramley.worker.sampling.params import SamplingParams
@@ -33,7 +33,7 @@ def request(
     )
 
 
-def plan(*seated: Request, owed_s: float = 0.0, limits: Limits = LIMITS) -> StepPlan:
+def plan(*seated: Request, owed_s: float = 0.0, limits: Limits = LIMITS) -> tuple[Part, ...]:
     costs = Costs(COSTS.forward_s, COSTS.token_s, owed_s)
     return schedule(seated, {one.slot: 0 for one in seated}, costs, limits)
 
@@ -47,35 +47,35 @@ def decoding() -> Request:
 
 
 def test_nobody_seated_is_nothing_to_do() -> None:
-    assert plan() == StepPlan()
+    assert plan() == ()
 
 
 def test_ready_rows_decode() -> None:
-    assert plan(request(5, computed=4, slot=3), request(1, slot=0)) == StepPlan((), decode=True)
+    assert plan(request(5, computed=4, slot=3), request(1, slot=0)) == ()
 
 
 def test_a_prompt_is_prefilled_down_to_its_last_token() -> None:
-    assert plan(request(10, slot=0)).chunk == (Part(0, 9),)
-    assert plan(request(10, computed=9, slot=0)) == StepPlan((), decode=True)
+    assert plan(request(10, slot=0)) == (Part(0, 9),)
+    assert plan(request(10, computed=9, slot=0)) == ()
 
 
 def test_a_preempted_request_computes_its_own_output_again() -> None:
-    assert plan(request(10, slot=0, outputs=4)).chunk == (Part(0, 13),)
+    assert plan(request(10, slot=0, outputs=4)) == (Part(0, 13),)
 
 
 def test_alone_a_chunk_takes_a_second_at_most() -> None:
     assert COSTS.tokens(ALONE_S) == 960
-    assert plan(request(5000, slot=0)).chunk == (Part(0, 960),)
+    assert plan(request(5000, slot=0)) == (Part(0, 960),)
 
 
 def test_beside_decoding_rows_a_chunk_takes_a_fifth_of_a_second() -> None:
     assert COSTS.tokens(SHARED_S) == 140
-    assert plan(request(5000, slot=0), decoding()) == StepPlan((Part(0, 128),), decode=True)
+    assert plan(request(5000, slot=0), decoding()) == (Part(0, 128),)
 
 
 def test_chunks_are_multiples_of_sixteen() -> None:
-    assert plan(request(5000, slot=0), limits=Limits(chunk_tokens=100)).chunk == (Part(0, 96),)
-    assert plan(request(5000, slot=0), limits=Limits(chunk_tokens=5)).chunk == (Part(0, 5),)
+    assert plan(request(5000, slot=0), limits=Limits(chunk_tokens=100)) == (Part(0, 96),)
+    assert plan(request(5000, slot=0), limits=Limits(chunk_tokens=5)) == (Part(0, 5),)
 
 
 def test_after_a_chunk_decoding_gets_as_long_as_it_took() -> None:
@@ -83,20 +83,20 @@ def test_after_a_chunk_decoding_gets_as_long_as_it_took() -> None:
     costs.prefilled(200, 0.25)
     seated = [request(5000, slot=0), decoding()]
     steps = 0
-    while not schedule(seated, {0: 0, 7: 0}, costs, LIMITS).chunk:
+    while not schedule(seated, {0: 0, 7: 0}, costs, LIMITS):
         costs.decoded(0.06)
         steps += 1
     assert steps == 5
 
 
 def test_what_is_owed_does_not_hold_up_a_prompt_that_is_alone() -> None:
-    assert plan(request(5000, slot=0), owed_s=1.0).chunk
+    assert plan(request(5000, slot=0), owed_s=1.0)
 
 
 def test_a_chunk_is_halved_until_its_attention_fits_the_workspace() -> None:
     wide = Limits(chunk_tokens=2048, heads=64)
     deep = request(200_000, computed=100_000, slot=0)
-    (part,) = plan(deep, limits=wide).chunk
+    (part,) = plan(deep, limits=wide)
     assert 64 * part.tokens * (100_000 + part.tokens) * 4 <= 1 << 30
     assert 64 * 4 * part.tokens * (100_000 + 4 * part.tokens) * 4 > 1 << 30
 
@@ -104,40 +104,40 @@ def test_a_chunk_is_halved_until_its_attention_fits_the_workspace() -> None:
 def test_a_chunk_pauses_where_a_state_must_be_copied() -> None:
     one = request(100, slot=0)
     one.saving = Saving(stage=lambda _: None, boundary=40, extent_blocks=1, pauses=True)
-    assert plan(one).chunk == (Part(0, 40),)
+    assert plan(one) == (Part(0, 40),)
     one.computed = 40
-    assert plan(one).chunk == (Part(0, 59),)
+    assert plan(one) == (Part(0, 59),)
 
 
 def test_a_prompt_whose_logits_are_wanted_has_small_chunks_of_its_own() -> None:
     one, other = request(600, slot=0), request(600, slot=1)
     one.logprobs = LogprobRule(prompt=True)
-    assert plan(one, other).chunk == (Part(0, 256),)
+    assert plan(one, other) == (Part(0, 256),)
 
 
 def test_short_prompts_of_one_cohort_share_a_chunk() -> None:
     prompts = [request(length, slot=slot) for slot, length in enumerate((20, 33, 17, 30))]
-    assert plan(*prompts).chunk == (Part(2, 16), Part(0, 19), Part(3, 29), Part(1, 32))
+    assert plan(*prompts) == (Part(2, 16), Part(0, 19), Part(3, 29), Part(1, 32))
     apart = schedule(prompts, {0: 0, 1: 1, 2: 0, 3: 1}, COSTS, LIMITS)
-    assert [part.slot for part in apart.chunk] == [2, 0]
+    assert [part.slot for part in apart] == [2, 0]
 
 
 def test_long_prompts_are_prefilled_one_after_the_other() -> None:
-    assert plan(request(1500, slot=0), request(1600, slot=1)).chunk == (Part(0, 960),)
+    assert plan(request(1500, slot=0), request(1600, slot=1)) == (Part(0, 960),)
 
 
 def test_rows_that_would_be_mostly_padding_do_not_share() -> None:
-    assert plan(request(4, slot=0), request(900, slot=1)).chunk == (Part(0, 3),)
+    assert plan(request(4, slot=0), request(900, slot=1)) == (Part(0, 3),)
 
 
 def test_the_short_goes_before_the_long() -> None:
     long, short = request(2000, slot=0), request(20, slot=1, at_s=1.0)
-    assert plan(long, short, decoding()).chunk == (Part(1, 19),)
+    assert plan(long, short, decoding()) == (Part(1, 19),)
 
 
 def test_but_not_for_ever() -> None:
     long, late = request(2000, slot=0), request(20, slot=1, at_s=2.5)
-    assert plan(long, late, decoding()).chunk[0].slot == 0
+    assert plan(long, late, decoding())[0].slot == 0
 
 
 def test_the_waiting_are_seated_in_order_of_their_due_times() -> None:
