@@ -1,8 +1,7 @@
 """Models as mlx-lm itself makes them: of a folder, or of random weights."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 from mlx import nn
@@ -41,7 +40,7 @@ COMMON = {
 def build(shape: str, dtype: mx.Dtype) -> nn.Module:
     """Make a model of random weights, evaluated: speed depends on shapes alone."""
     model = llama.Model(llama.ModelArgs.from_dict({**COMMON, **SHAPES[shape]}))
-    tree_map = cast("Callable[[Callable[[Any], Any], Any], Any]", trees.tree_map)
+    tree_map: Any = trees.tree_map
     model.update(tree_map(lambda weight: weight.astype(dtype), model.parameters()))
     model.eval()
     mx.eval(model.parameters())
@@ -50,4 +49,4 @@ def build(shape: str, dtype: mx.Dtype) -> nn.Module:
 
 def load(folder: Path) -> nn.Module:
     """Load a model folder."""
-    return cast("nn.Module", utils.load_model(folder)[0])
+    return utils.load_model(folder)[0]
