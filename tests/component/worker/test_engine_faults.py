@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from bramley.common.errors import DeviceOom
+from bramley.common.errors import DeviceOom, EngineFault
 from bramley.worker.cache.saved import Saving
 from bramley.worker.engine import seating, steps
 from bramley.worker.engine.cohort import Cohort
@@ -17,7 +17,7 @@ from bramley.worker.engine.decoding import Decoder
 from bramley.worker.models.contract import LanguageModel
 from bramley.worker.request import LogprobRule, Priority
 from bramley.worker.sampling.params import SamplingParams
-from support.engines import InProcessEngine, oracle, request
+from support.engines import InProcessEngine, Outcome, oracle, request
 from support.shelf import Room
 from support.tiny_models import build
 
@@ -44,7 +44,12 @@ def model() -> LanguageModel:
 def death(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when the engine's thread gives up, instead of the end of the process."""
     died = threading.Event()
-    monkeypatch.setattr("os._exit", lambda code: died.set())
+
+    def die(code: int) -> None:
+        assert code
+        died.set()
+
+    monkeypatch.setattr("os._exit", die)
     monkeypatch.setattr("logging.shutdown", lambda: None)
     return died
 
@@ -118,7 +123,6 @@ def test_a_chunk_beside_a_longer_row_sends_nobody_back(model: LanguageModel) -> 
     engine.close()
 
 
-@pytest.mark.xfail(reason="the first try's logprobs are kept", strict=True)
 def test_a_chunk_that_was_tried_again_gives_its_logprobs_once(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +135,6 @@ def test_a_chunk_that_was_tried_again_gives_its_logprobs_once(
     engine.close()
 
 
-@pytest.mark.xfail(reason="the tokens of a flight that was taken out are lost", strict=True)
 def test_a_flight_that_cannot_be_read_costs_nobody_who_goes_on_a_token(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +173,11 @@ def test_a_draw_without_memory_ends_the_newest_row(
     engine.close()
 
 
+UNCONTAINED = pytest.mark.xfail(
+    reason="rows are moved outside of what contains faults, or twice", strict=True
+)
+
+
 @dataclass
 class Moment:
     """When a method of the cohort finds no memory."""
@@ -182,14 +190,17 @@ class Moment:
 @pytest.mark.parametrize(
     "moment",
     [
-        pytest.param(Moment("leave", "cancel"), id="a cancel"),
-        pytest.param(Moment("leave", "end"), id="an end"),
-        pytest.param(Moment("fit", "end", parked_bytes=0), id="a parked row that goes"),
+        pytest.param(Moment("leave", "cancel"), id="a cancel", marks=UNCONTAINED),
+        pytest.param(Moment("leave", "end"), id="an end", marks=UNCONTAINED),
+        pytest.param(
+            Moment("fit", "end", parked_bytes=0), id="a parked row that goes", marks=UNCONTAINED
+        ),
         pytest.param(Moment("start_decoding", "start"), id="a prompt that is computed"),
-        pytest.param(Moment("leave", "start"), id="a parked row whose seat is needed"),
+        pytest.param(
+            Moment("leave", "start"), id="a parked row whose seat is needed", marks=UNCONTAINED
+        ),
     ],
 )
-@pytest.mark.xfail(reason="rows are moved outside of what contains faults", strict=True)
 def test_no_memory_to_move_a_row_is_not_the_end_of_the_engine(
     model: LanguageModel,
     monkeypatch: pytest.MonkeyPatch,
@@ -216,23 +227,30 @@ def test_no_memory_to_move_a_row_is_not_the_end_of_the_engine(
     engine.close()
 
 
-@pytest.mark.xfail(reason="a save is outside of what contains faults", strict=True)
-def test_a_copy_that_fails_costs_nothing_but_the_copy(
+def saving(room: Room) -> Saving:
+    return Saving(stage=lambda _: room, boundary=260, extent_blocks=1)
+
+
+def test_a_copy_that_fails_ends_its_request_at_most(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch, death: threading.Event
 ) -> None:
     copies = Failing(monkeypatch, seating, "copy_out")
     engine = InProcessEngine(model)
     copies.left = 1
     room = Room(memoryview(bytearray(1 << 20)))
-    saving = Saving(stage=lambda _: room, boundary=260, extent_blocks=1)
-    engine.submit(request("saves", tokens(1, 300), saving=saving))
-    engine.until(lambda: death.is_set() or engine.outcomes["saves"].finish is not None)
-    assert room.is_released
+    saves = request("saves", tokens(1, 300), saving=saving(room))
+    engine.submit(saves, request("beside", tokens(2, 20)))
+    engine.until(lambda: death.is_set() or all(map(has_ended, engine.outcomes.values())))
     assert not death.is_set()
+    assert room.is_released
+    assert engine.outcomes["beside"].tokens == oracle(model, request("x", tokens(2, 20)))
     engine.close()
 
 
-@pytest.mark.xfail(reason="no row starts from one whose logprobs are asked for", strict=True)
+def has_ended(outcome: Outcome) -> bool:
+    return outcome.finish is not None or outcome.error is not None
+
+
 def test_several_answers_share_one_prefill_when_its_logprobs_are_asked_for(
     model: LanguageModel,
 ) -> None:
@@ -246,24 +264,29 @@ def test_several_answers_share_one_prefill_when_its_logprobs_are_asked_for(
     engine.close()
 
 
+class Poisoned:
+    """A model whose first chunks, so many, leave a row's state wrong."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self.left = 0
+
+    def __call__(self, inputs: mx.array, /, *, cache: Sequence[Any]) -> mx.array:
+        logits = self._model(inputs, cache=cache)
+        if inputs.shape[1] > 1 and self.left:
+            self.left -= 1
+            for layer in cache:
+                for array in layer.arrays():
+                    array[0, :, :2] = float("nan")
+        return logits
+
+
 @pytest.mark.xfail(reason="a row is copied before its first token has proved it", strict=True)
 def test_a_row_that_went_wrong_is_nobody_s_beginning(model: LanguageModel) -> None:
-    class Poisoned:
-        prefills = 0
-
-        def __call__(self, inputs: mx.array, /, *, cache: Sequence[Any]) -> mx.array:
-            logits = model(inputs, cache=cache)
-            if inputs.shape[1] > 1 and self.prefills:
-                self.prefills -= 1
-                for layer in cache:
-                    for array in layer.arrays():
-                        array[0, :, :2] = float("nan")
-            return logits
-
-    poisoned = Poisoned()
+    poisoned = Poisoned(model)
     engine = InProcessEngine(poisoned, chunk_tokens=16)
     engine.run(request("warm", tokens(9, 20), max_tokens=1))
-    poisoned.prefills = 1
+    poisoned.left = 1
     good = request("good", [*tokens(1, 40), 7], scope=SCOPE)
     engine.at_step[engine.step + 1] = lambda: engine.submit(good)
     engine.submit(request("bad", tokens(1, 40), scope=SCOPE, wants_progress=True))
@@ -272,4 +295,18 @@ def test_a_row_that_went_wrong_is_nobody_s_beginning(model: LanguageModel) -> No
     engine.finished()
     assert engine.outcomes["bad"].error is not None
     assert engine.outcomes["good"].tokens == oracle(model, request("x", [*tokens(1, 40), 7]))
+    engine.close()
+
+
+@pytest.mark.xfail(reason="a row is saved before its first token has proved it", strict=True)
+def test_a_row_that_went_wrong_is_not_stored(model: LanguageModel) -> None:
+    poisoned = Poisoned(model)
+    engine = InProcessEngine(poisoned, chunk_tokens=512)
+    engine.run(request("warm", tokens(9, 20), max_tokens=1))
+    poisoned.left = 1
+    room = Room(memoryview(bytearray(1 << 20)))
+    engine.submit(request("bad", tokens(1, 300), saving=saving(room)))
+    assert isinstance(engine.finished("bad")["bad"].error, EngineFault)
+    assert not engine.outcomes["bad"].saved
+    assert room.is_released
     engine.close()
