@@ -43,6 +43,7 @@ class Cohort:
 
     def bytes_for(self, rows: int, columns: int) -> int:
         """Bytes that so many rows of so many tokens take."""
+        columns = self.table.stepped(columns)
         return rows * sum(layer.row_bytes(columns) for layer in self.layers)
 
     def row(self, slot: int) -> int:
@@ -79,10 +80,11 @@ class Cohort:
 
     def leave(self, slot: int) -> None:
         """Remove a row, and fill the hole."""
+        # Each part can be done again after one that found no memory.
         hole, last = self.row(slot), len(self._slots) - 1
         if hole < self.decoding:
+            self._move(self.decoding - 1, hole)
             self.decoding -= 1
-            self._move(self.decoding, hole)
             hole = self.decoding
         self._move(last, hole)
         self._clear(last)
@@ -136,10 +138,12 @@ class Cohort:
 
     def bytes_after(self, rows: int, columns: int) -> int:
         """Bytes of all layers' state once it has grown to so many rows and columns."""
+        columns = self.table.stepped(columns)
         return sum(layer.bytes_after(rows, columns) for layer in self.layers)
 
     def fit(self, rows: int = 0, columns: int = 0) -> None:
         """Have room for so many rows of so many columns and for what there is, and no more."""
+        columns = self.table.stepped(columns)
         for layer in self.layers:
             layer.fit(rows, columns)
 
@@ -151,6 +155,13 @@ class Cohort:
         self.decoding = 0
         for layer in self.layers:
             layer.reset()
+
+    def is_sound(self, slot: int) -> bool:
+        """Whether a row holds numbers only: what went wrong below reaches the last layer."""
+        row = self.row(slot)
+        arrays = self.layers[-1].arrays()
+        checks = [mx.all(mx.isfinite(array[row])) for array in arrays if row < array.shape[0]]
+        return all(check.item() for check in checks)
 
     def evaluate(self, *more: mx.array) -> None:
         """Evaluate every layer's state, and ``more``, in one go."""
@@ -170,9 +181,11 @@ class Cohort:
         self._slots[a], self._slots[b] = self._slots[b], self._slots[a]
 
     def _move(self, source: int, target: int) -> None:
+        """Put a row over another that nobody needs, which gets its empty seat."""
         if source == target:
             return
         for layer in self.layers:
-            layer.move_row(source, target)
-        self.table.move(source, target)
-        self._slots[target] = self._slots[source]
+            layer.copy_row(source, target)
+        self.table.copy(source, target)
+        self._clear(source)
+        self._slots[target], self._slots[source] = self._slots[source], self._slots[target]

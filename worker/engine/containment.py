@@ -38,11 +38,14 @@ class Containment:
         """Do what concerns one request, which ends if it fails."""
         try:
             work()
+        except BramleyError as error:
+            log.info("a request is refused", extra=facts(request=request.id, error=error.message))
+            self._fail(request, error)
         except Exception as error:
             log.exception("a request failed", extra=facts(request=request.id))
-            self._fail(request, faults.told(error))
             if faults.is_lack_of_memory(error):
-                self._seating.release_memory()
+                self._give_back()
+            self._fail(request, faults.told(error))
 
     def cohort(self, number: int, work: Callable[[], None], *, can_wait: bool = True) -> bool:
         """Do part of a step for one cohort.
@@ -62,7 +65,7 @@ class Containment:
         try:
             work()
         except Exception as error:
-            log.exception("a step failed", extra=facts(cohort=self._seating.cohorts[number]))
+            log.exception("a step failed", extra=facts(cohort=self._seating.cohorts.get(number)))
             if not faults.is_lack_of_memory(error):
                 self._lose(number, faults.told(error))
                 return False
@@ -78,6 +81,12 @@ class Containment:
             end(number, faults.told(error))
             return False
         return True
+
+    def _give_back(self) -> None:
+        try:
+            self._seating.release_memory()
+        except Exception:
+            log.exception("there was no memory to give memory back")
 
     def _run_short(self, number: int, error: BramleyError) -> None:
         try:

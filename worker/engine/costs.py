@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+OWED_MAX_S = 1.0  # after a chunk that took far longer than it should have
 _NEWEST = 0.5  # weight of the newest measurement
 _ENOUGH_TOKENS = 128
 
@@ -30,7 +31,7 @@ class Costs:
 
     def prefilled(self, tokens: int, seconds: float) -> None:
         """Learn from a chunk, padding included; and decoding gets as long as it took."""
-        self.owed_s = seconds
+        self.owed_s = min(seconds, OWED_MAX_S)
         # Never nothing a token, or the estimate of one slow forward would ask for endless chunks.
         measured = max(seconds - self.forward_s, seconds / 4) / tokens
         # A few tokens tell of the forward, and little of themselves.

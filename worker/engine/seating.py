@@ -15,6 +15,7 @@ from bramley.common.logs import facts
 from bramley.worker.cache.contract import CannotExport
 from bramley.worker.cache.saved import Restore, Staged
 from bramley.worker.cache.snapshot import Span, copy_in, copy_out, fits, span_bytes, spans
+from bramley.worker.engine import faults
 from bramley.worker.engine.cohort import IDLE_BYTES_MAX, Cohort
 from bramley.worker.engine.grouping import choose_cohort
 from bramley.worker.engine.outputs import Seated
@@ -79,7 +80,8 @@ class Seating:
         """
         if self._bytes_max is None:
             return True
-        columns = len(request.prompt) + len(request.output) + HEADROOM_TOKENS
+        coming = min(HEADROOM_TOKENS, request.stop.max_tokens - len(request.output))
+        columns = len(request.prompt) + len(request.output) + coming
         source = self._source(request)
         number = self._number[source.slot] if source is not None else self._choose(request)
         if self._make_room(number, columns, rows=1):
@@ -131,8 +133,9 @@ class Seating:
     def leave(self, request: Request) -> None:
         """Take a request's seat and row back."""
         slot = request.slot
-        self.slots.leave(request)
-        self._free_row(slot)
+        if slot >= 0:
+            self.slots.leave(request)
+            self._free_row(slot)
 
     def drop(self, slot: int) -> None:
         """Free a parked row, and the memory that only it needed."""
@@ -187,6 +190,8 @@ class Seating:
         assert saving is not None
         assert stop <= cohort.length(request.slot)
         taken: list[tuple[Span, Staged]] = []
+        if not cohort.is_sound(request.slot):
+            return taken  # its next token will tell it
         for span in spans(cohort.layers, saving.stored, stop, saving.extent_blocks):
             staged = saving.stage(span_bytes(cohort.layers, span))
             if staged is None:
@@ -260,7 +265,13 @@ class Seating:
 
     def _free_row(self, slot: int) -> None:
         number = self._number.pop(slot)
-        self.cohorts[number].leave(slot)
+        try:
+            self.cohorts[number].leave(slot)
+        except RuntimeError as error:
+            if not faults.is_lack_of_memory(error):
+                raise
+            mx.clear_cache()
+            self.cohorts[number].leave(slot)
         self._drop_empty(number)
 
     def _drop_empty(self, number: int) -> None:

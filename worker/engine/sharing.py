@@ -57,7 +57,9 @@ def _sources(
     request: Request, wanted: Sequence[int], seated: Iterable[Request], parked: Iterable[Parked]
 ) -> Iterator[Source]:
     for other in seated:
-        if other is request.leader or (request.scope and other.scope == request.scope):
+        # A first token has proved that a row is sound; a leader's followers share its fate.
+        shares = request.scope and other.scope == request.scope and other.output
+        if other is request.leader or shares:
             held = other.tokens(0, other.computed)
             yield Source(other.slot, common(wanted, held), is_parked=False)
     for row in parked:

@@ -90,7 +90,7 @@ class Steps:
         """End requests without a word."""
         for request in [*self._waiting.values(), *self._slots.seated]:
             if request.id in request_ids:
-                self._end(request)
+                self._contained.request(request, partial(self._end, request))
         self._count()
 
     def rest(self) -> None:
@@ -123,7 +123,8 @@ class Steps:
             self._slots.seated, list(self._waiting.values()), seats, self._executor.costs
         )
         for slot in admission.preempt:
-            self._preempt(self._slots[slot])
+            victim = self._slots[slot]
+            self._contained.request(victim, partial(self._preempt, victim))
         for request_id in admission.seat:
             request = self._waiting[request_id]
             self._contained.request(request, partial(self._seat, request))
@@ -150,10 +151,15 @@ class Steps:
         self.counters.preemptions += 1
         self._outputs.append(Preempted(request.id, request))
 
-    def _relieve(self, number: int, columns: int) -> None:
-        """Make room for a cohort's next columns, at the cost of the least urgent if need be."""
-        while (cohort := self._seating.cohorts.get(number)) is not None and cohort.slots:
-            width = max(cohort.table.lengths) + columns
+    def _relieve(self, number: int, parts: Iterable[Part]) -> None:
+        """Make room for what slots compute next, at the cost of the least urgent if need be."""
+        while True:
+            numbers = self._seating.numbers
+            here = [part for part in parts if numbers.get(part.slot) == number]
+            if not here:
+                return
+            cohort = self._seating.cohorts[number]
+            width = max(cohort.length(part.slot) + part.tokens for part in here)
             if self._seating.can_grow(number, width):
                 return
             for each in list(self._decoders):
@@ -173,7 +179,8 @@ class Steps:
         for each in list(self._decoders):
             self._land(each)  # so that the chunk's own time is measured, and no token waits for it
         self._send()
-        self._relieve(number, max(part.tokens for part in chunk))
+        if not self._contained.cohort(number, partial(self._relieve, number, chunk)):
+            return
         chunk = [part for part in chunk if self._seating.numbers.get(part.slot) == number]
         if not chunk:
             return
@@ -211,7 +218,9 @@ class Steps:
             if decoder.flight is not None and decoder.flight.is_awaited:
                 self._land(number)
                 self._send()
-            self._relieve(number, 1)
+            parts = [Part(slot, 1) for slot in cohort.slots[: cohort.decoding]]
+            if not self._contained.cohort(number, partial(self._relieve, number, parts)):
+                continue
             if cohort.decoding:
                 self._launch(number, cohort, decoder)
             elif decoder.flight is not None:
@@ -225,6 +234,8 @@ class Steps:
         return decoder
 
     def _launch(self, number: int, cohort: Cohort, decoder: Decoder) -> None:
+        if not self._contained.cohort(number, decoder.draw):
+            return
         requests = [self._slots[slot] for slot in cohort.slots[: cohort.decoding]]
         before: list[Flight | None] = [None]
 
@@ -234,12 +245,14 @@ class Steps:
         if self._contained.cohort(number, launch):
             self._contained.cohort(number, lambda: self._read(before[0]), can_wait=False)
             if self._decoders.get(number) is decoder:
-                self._contained.cohort(number, decoder.draw, can_wait=False)
+                self._contained.cohort(number, decoder.draw)
 
     def _land(self, number: int) -> None:
         """Read what a cohort has in flight, so that the host knows every token."""
         decoder = self._decoders.get(number)
-        flight = decoder.land() if decoder is not None else None
+        if decoder is None or not self._contained.cohort(number, decoder.draw):
+            return
+        flight = decoder.land()
         if flight is not None:
             self._contained.cohort(number, lambda: self._read(flight), can_wait=False)
 

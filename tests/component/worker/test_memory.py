@@ -170,7 +170,7 @@ def test_a_prompt_s_logprobs_are_told_once_though_memory_was_short(model: Langua
 
 
 def test_the_ceiling_makes_requests_wait_and_parked_rows_go(model: LanguageModel) -> None:
-    ceiling = 4 * 512 * TOKEN_BYTES
+    ceiling = 1200 * TOKEN_BYTES
     engine = InProcessEngine(model, state_bytes=ceiling)
     engine.run(request("parks", tokens(5, 200), scope=SCOPE, max_tokens=4))
     most = 0
@@ -211,7 +211,7 @@ def test_what_does_not_fit_alone_is_refused_with_the_numbers(model: LanguageMode
     error = engine.finished("big")["big"].error
     assert isinstance(error, DeviceOom)
     assert str(560 * TOKEN_BYTES) in error.message
-    engine.submit(request("grows", tokens(3, 200), max_tokens=2000))
+    engine.submit(request("grows", tokens(3, 100), max_tokens=2000))
     assert isinstance(engine.finished("grows")["grows"].error, DeviceOom)
     assert len(engine.outcomes["grows"].tokens) > 100
     engine.close()
