@@ -122,6 +122,8 @@ class InProcessEngine:
 
         def load() -> Executor:
             self.executor = Executor(model, make_cohort, waste_columns=waste_columns)
+            if settings.get("state_bytes") is not None:
+                self.executor.warm_up(make_cohort(), 1)  # tells what a token takes
             return self.executor
 
         worker = WorkerSettings(path="", prefill_chunk_tokens=chunk_tokens, **settings)

@@ -59,7 +59,7 @@ class Cohort:
         self._slots.append(slot)
         self.table.join()
         for layer in self.layers:
-            layer.reserve(len(self._slots), max(self.table.lengths) + 1)
+            layer.reserve(len(self._slots), max(1, *self.table.lengths))
 
     def start_decoding(self, slot: int) -> None:
         """Put a row among those that decode."""

@@ -82,10 +82,12 @@ class Seating:
             return True
         coming = min(HEADROOM_TOKENS, request.stop.max_tokens - len(request.output))
         columns = len(request.prompt) + len(request.output) + coming
-        source = self._source(request)
-        number = self._number[source.slot] if source is not None else self._choose(request)
-        if self._make_room(number, columns, rows=1):
-            return True
+        while True:
+            number, rows = self._target(request)
+            if not self._make_room(number, columns, rows):
+                break
+            if self._target(request) == (number, rows):  # it may have cost the row it counted on
+                return True
         if self.slots.seated:
             return False
         raise self.too_large(columns)
@@ -240,6 +242,13 @@ class Seating:
             self.cohorts[number] = self._make_cohort()
         self._number[slot] = number
         self.cohorts[number].join(slot)
+
+    def _target(self, request: Request) -> tuple[int | None, int]:
+        """The cohort that a request would join, if it is there yet, and with how many rows more."""
+        source = self._source(request)
+        if source is None:
+            return self._choose(request), 1
+        return self._number[source.slot], 0 if source.is_parked else 1
 
     def _choose(self, request: Request) -> int | None:
         lengths = {

@@ -159,7 +159,9 @@ class Steps:
             if not here:
                 return
             cohort = self._seating.cohorts[number]
-            width = max(cohort.length(part.slot) + part.tokens for part in here)
+            # Every row of the forward has as many columns as the one with the most.
+            width = max(cohort.length(part.slot) for part in here)
+            width += max(part.tokens for part in here)
             if self._seating.can_grow(number, width):
                 return
             for each in list(self._decoders):

@@ -24,7 +24,7 @@ def request(prompt: list[int], *, restored: int = 0, scope: bytes = SCOPE) -> Re
 
 def seated(prompt: list[int], computed: int, slot: int) -> Request:
     one = request(prompt)
-    one.phase, one.slot, one.computed = Phase.SEATED, slot, computed
+    one.phase, one.slot, one.computed, one.output = Phase.SEATED, slot, computed, [7]
     return one
 
 
@@ -63,6 +63,12 @@ def test_one_token_is_always_left_to_compute() -> None:
 
 def test_only_what_was_computed_counts() -> None:
     assert find(request(PROMPT), seated(PROMPT, 20, 3)) == Source(3, 20, is_parked=False)
+
+
+def test_a_row_without_a_first_token_is_shared_with_its_followers_alone() -> None:
+    unproved = seated(PROMPT, 40, 3)
+    unproved.output.clear()
+    assert find(request(PROMPT), unproved) is None
 
 
 def test_scopes_do_not_share() -> None:
