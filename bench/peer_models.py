@@ -5,7 +5,6 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx import utils as trees
 from mlx_lm import utils
 from mlx_lm.models import llama
 
@@ -40,8 +39,7 @@ COMMON = {
 def build(shape: str, dtype: mx.Dtype) -> nn.Module:
     """Make a model of random weights, evaluated: speed depends on shapes alone."""
     model = llama.Model(llama.ModelArgs.from_dict({**COMMON, **SHAPES[shape]}))
-    tree_map: Any = trees.tree_map
-    model.update(tree_map(lambda weight: weight.astype(dtype), model.parameters()))
+    model.set_dtype(dtype)
     model.eval()
     mx.eval(model.parameters())
     return model
