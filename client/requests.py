@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, get_args
 
 from bramley.common.errors import InvalidRequest
 from bramley.common.wire import to_duration
@@ -101,6 +101,7 @@ def generate_request(
     Raises:
         InvalidRequest: not exactly one input, or a value that its field cannot hold.
     """
+    _check_names(options, Options)
     request = generation_pb2.GenerateRequest()
     with _field("model"):
         request.model = model
@@ -115,6 +116,9 @@ def generate_request(
     _put_logprobs(request, options)
     with _field("priority"):
         if name := options.get("priority"):
+            if name not in get_args(Priority):
+                names = ", ".join(get_args(Priority))
+                raise InvalidRequest("priority", f"{name!r} is none of {names}")
             request.priority = types_pb2.PriorityClass.Value(f"PRIORITY_CLASS_{name}".upper())
     _put_stream(request.stream, options)
     return request
@@ -211,6 +215,7 @@ def explain_request(
     Raises:
         InvalidRequest: not exactly one input, or a value that its field cannot hold.
     """
+    _check_names(options, CacheOptions)
     request = router_pb2.ExplainCacheRequest()
     with _field("model"):
         request.model = model
@@ -245,6 +250,11 @@ def _chat(messages: Sequence[Message]) -> types_pb2.ChatInput:
         with _field(f"chat.messages[{position}]"):
             chat.messages.add(role=message["role"], content=message["content"])
     return chat
+
+
+def _check_names(options: Mapping[str, object], known: type) -> None:
+    for name in options.keys() - known.__annotations__.keys():
+        raise InvalidRequest(name, "is no option")
 
 
 @contextmanager

@@ -99,8 +99,8 @@ class Seating:
     def too_large(self, tokens: int) -> DeviceOom:
         """What a request is told that does not fit even alone."""
         return DeviceOom(
-            f"{tokens} tokens take more memory than the {self._bytes_max} bytes "
-            "that this worker may use for the state of its rows"
+            f"the state of {tokens} tokens takes more memory than the {self._bytes_max} bytes "
+            "that state_bytes leaves to rows"
         )
 
     def seat(self, request: Request) -> Seated:

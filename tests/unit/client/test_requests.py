@@ -24,6 +24,7 @@ from bramley.common.errors import InvalidRequest
         ({"logprobs": 2**31}, "logprobs.top"),
         ({"prompt_logprobs": "yes"}, "logprobs.prompt"),
         ({"priority": "urgent"}, "priority"),
+        ({"temprature": 0.0}, "temprature"),
         ({"priority": 3}, "priority"),
         ({"max_delay_s": float("inf")}, "stream.max_delay"),
         ({"max_delay_s": float("nan")}, "stream.max_delay"),
