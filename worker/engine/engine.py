@@ -51,12 +51,13 @@ class Engine:
         self._submitted: list[Request] = []
         self._cancelled: set[str] = set()
         self._stopping = False
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
         """Load the model, then serve, on a thread of its own."""
         self._thread.start()
-        watch(self.counters, self._settings.stall_timeout_s)
+        watch(self.counters, self._settings.stall_timeout_s, self._over)
 
     def submit(self, *requests: Request) -> None:
         """Queue requests, all of them or none.
@@ -107,6 +108,7 @@ class Engine:
             while self._take_mail(steps):
                 self.counters.step_began_s = time.monotonic()
                 steps.run()
+            self._over.set()
         except BaseException:
             # Without this thread the process can only refuse: its supervisor starts another.
             log.critical("the engine died", exc_info=True)

@@ -19,23 +19,28 @@ class Progress(Protocol):
     step_began_s: float
 
 
-def watch(progress: Progress, limit_s: float, give_up: Callable[[], None] | None = None) -> None:
-    """Look after the engine from a thread of its own, for as long as the process lives.
+def watch(
+    progress: Progress,
+    limit_s: float,
+    over: threading.Event,
+    give_up: Callable[[], None] | None = None,
+) -> None:
+    """Look after the engine from a thread of its own.
 
     Args:
         progress: of the engine; its time is on the monotonic clock, and 0 while no step runs.
         limit_s: what a step may take.
+        over: set when the engine has ended.
         give_up: ends the process, unless told otherwise.
     """
 
     def look() -> None:
-        while True:
+        while not over.wait(limit_s / LOOKS):
             began_s = progress.step_began_s
             if began_s and time.monotonic() - began_s > limit_s:
                 log.critical("the engine has been inside one step for over %.0f s", limit_s)
                 (give_up or _leave)()
                 return
-            time.sleep(limit_s / LOOKS)
 
     threading.Thread(target=look, name="watchdog", daemon=True).start()
 

@@ -14,7 +14,7 @@ import pytest
 
 from bramley.common.errors import DeviceOom, EngineFault
 from bramley.worker.cache.saved import Saving
-from bramley.worker.engine import decoding, steps
+from bramley.worker.engine import decoding, steps, watchdog
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.faults import is_lack_of_memory, told
 from bramley.worker.models.contract import LanguageModel
@@ -255,8 +255,9 @@ def test_b064_a_storm_of_cancels_leaves_nothing_behind(model: LanguageModel) -> 
 
 def test_a_stalled_step_ends_the_process() -> None:
     code = (
-        "import time, types; from bramley.worker.engine.watchdog import watch;"
-        "watch(types.SimpleNamespace(step_began_s=time.monotonic()), 0.4); time.sleep(30)"
+        "import threading, time, types; from bramley.worker.engine.watchdog import watch;"
+        "progress = types.SimpleNamespace(step_began_s=time.monotonic());"
+        "watch(progress, 0.4, threading.Event()); time.sleep(30)"
     )
     began_s = time.monotonic()
     ended = subprocess.run([sys.executable, "-c", code], check=False, timeout=25)
@@ -264,12 +265,26 @@ def test_a_stalled_step_ends_the_process() -> None:
     assert time.monotonic() - began_s < 20
 
 
+def test_an_engine_that_was_stopped_is_not_taken_for_a_stalled_one(model: LanguageModel) -> None:
+    died: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watchdog, "_leave", lambda: died.append(1))
+        engine = InProcessEngine(model, stall_timeout_s=1.0)
+        engine.submit(request("runs", tokens(1, 20), max_tokens=3000))
+        engine.until(lambda: len(engine.outcomes["runs"].tokens) > 3)
+        engine.close()  # within a step, as far as the counters tell
+        for thread in threading.enumerate():
+            if thread.name == "watchdog":
+                thread.join(5.0)
+    assert not died
+
+
 def test_an_idle_engine_is_not_taken_for_a_stalled_one(model: LanguageModel) -> None:
     gave_up = threading.Event()
     engine = InProcessEngine(model)
     from bramley.worker.engine.watchdog import watch
 
-    watch(engine.engine.counters, 0.2, gave_up.set)
+    watch(engine.engine.counters, 0.2, threading.Event(), gave_up.set)
     engine.run(request("a", tokens(1, 20)))
     assert not gave_up.wait(0.6)
     engine.close()
