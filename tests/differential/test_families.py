@@ -273,7 +273,7 @@ def seat_not_zeroed(patch: Patch, kind: type[LayerState]) -> None:
 
 
 def row_not_moved(patch: Patch, kind: type[LayerState]) -> None:
-    patch.setattr(kind, "move_row", _nothing)
+    patch.setattr(kind, "copy_row", _nothing)
 
 
 def _nothing(*_: object) -> None:

@@ -36,8 +36,8 @@ class Rows:
         last = len(self.table.lengths) - 1
         if row != last:
             for layer in self.layers:
-                layer.move_row(last, row)
-            self.table.move(last, row)
+                layer.copy_row(last, row)
+            self.table.copy(last, row)
         for layer in self.layers:
             layer.clear_row(last)
         self.table.clear(last)

@@ -129,9 +129,8 @@ class Rows:
 
     def move(self, source: int, target: int) -> None:
         """Put a row in another's place."""
-        for state in self.states:
-            state.move_row(source, target)
-        self.table.move(source, target)
+        self.copy(source, target)
+        self.clear(source)
 
     def copy(self, source: int, target: int) -> None:
         """Copy a row over another."""

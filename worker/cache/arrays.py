@@ -1,5 +1,6 @@
 """Keys and values of all rows, (rows, Hkv, columns, D) each: room, writes, whole rows."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from bramley.worker.cache.table import RowTable, Seats, agreed, round_up
 COLUMNS_STEP = 256
 
 
-class KeysAndValues:
+class KeysAndValues(ABC):
     """The two arrays of one layer, and what kinds that consist of them have in common.
 
     A kind says how many columns a row has by ``_held``, and by ``_used`` which columns of a
@@ -55,11 +56,6 @@ class KeysAndValues:
         """Zero the seat: a masked NaN key is harmless, a masked NaN value is not."""
         self._zero(row, 0, self._used[row])
 
-    def move_row(self, source: int, target: int) -> None:
-        """Copy the source's tokens over the target, and clear the source's seat."""
-        self.copy_row(source, target)
-        self._zero(source, 0, self._used[source])
-
     def copy_row(self, source: int, target: int) -> None:
         """Copy the source's tokens over the target."""
         held = self._held(source)
@@ -75,9 +71,9 @@ class KeysAndValues:
     def _buffers(self) -> list[mx.array]:
         return [array for array in (self.keys, self.values) if array is not None]
 
+    @abstractmethod
     def _held(self, row: int) -> int:
         """Columns that a row has."""
-        raise NotImplementedError
 
     _columns_max = 1 << 62  # that a row takes
 

@@ -10,9 +10,8 @@ for every kind:
  3. **Padding is never read.** Columns at or beyond a row's length change nothing, whatever
     finite numbers they hold, and padding that a forward writes is not part of the row.
  4. **Joining.** A new row starts at length 0, and nothing of the seat's former row is seen.
- 5. **Moving.** ``move_row`` and ``copy_row`` make the target row equal the source,
-    ``swap_rows`` each equal the other, at the cost of the two rows' own lengths. A move
-    leaves the source's seat as clearing it does; a copy leaves the source as it was.
+ 5. **Moving.** ``copy_row`` makes the target row equal the source and leaves the source as
+    it was, ``swap_rows`` makes each equal the other, at the cost of the two rows' own lengths.
  6. **Leaving.** Removing a row changes no other row, and leaves nothing in its seat, padding
     and rejected drafts included: a row that went wrong (NaN) must not poison the next one,
     and a mask does not hold NaN back.
@@ -109,10 +108,6 @@ class LayerState(Protocol):
 
     def clear_row(self, row: int) -> None:
         """Leave nothing of a row in its seat (law 6)."""
-        ...
-
-    def move_row(self, source: int, target: int) -> None:
-        """Put a row in another's place, and leave nothing in its seat (law 5)."""
         ...
 
     def copy_row(self, source: int, target: int) -> None:

@@ -124,12 +124,6 @@ class RowTable:
         self.lengths.pop()
         self.used.clean(len(self.lengths))
 
-    def move(self, source: int, target: int) -> None:
-        """Make a row what another is, and the other empty."""
-        if source != target:
-            self.copy(source, target)
-            self.clear(source)
-
     def copy(self, source: int, target: int) -> None:
         """Make a row what another is."""
         for follower in self.followers:

@@ -1,8 +1,7 @@
 """Rotary positions where MLX has no kernel for them: angles are made once a forward.
 
-On the CPU ``mx.fast.rope`` makes every angle anew for queries and keys of every layer, which is
-a third of a small step's graph. Modules of equal parameters share their angles here; what they
-give is the same bits.
+On the CPU ``mx.fast.rope`` makes every angle anew for queries and keys of every layer. Modules
+of equal parameters share their angles here; what they give is the same bits.
 """
 
 import math
