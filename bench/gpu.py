@@ -11,17 +11,20 @@ from contextlib import closing
 from functools import partial
 
 import mlx.core as mx
+from mlx import nn
 
 from bramley.bench import peers
 from bramley.bench.figures import Figure, Machine, Required, show
 from bramley.bench.ours import Ours
 from bramley.bench.peer_models import SHAPES, build
 from bramley.bench.timeline import Timeline
+from bramley.common.main import leave
 from bramley.worker.engine.assembly import make_executor
 from bramley.worker.engine.executor import Executor
 from bramley.worker.models.mlx_lm import layer_caches, parameter_bytes
 
 ROWS = (1, 4, 8)
+PRODUCT_STEPS = 50
 
 
 def ours(shape: str, dtype: mx.Dtype) -> Ours:
@@ -67,6 +70,18 @@ def measure(shape: str, tokens: int, prompt_tokens: int, turns: int) -> Iterator
             for many, one in zip(rates[rows], rates[1], strict=True):
                 gain.add(many, one)
             yield gain
+            yield _share(theirs, rows, gain)
+
+
+def _share(model: nn.Module, rows: int, gain: Figure) -> Figure:
+    """Of what the matrix products alone gain by so many rows, how much the engine's steps do."""
+    products = peers.Products(model)
+    share = Figure(f"{gain.what}, of the products'", "x", ("ours", "ideal"))
+    share.required = Required(">=", 0.85)
+    for ratio in gain.ratios:
+        one_s, many_s = (products.step_s(count, PRODUCT_STEPS) for count in (1, rows))
+        share.add(ratio, rows * one_s / many_s)
+    return share
 
 
 def _pair(
@@ -94,4 +109,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    leave(code)

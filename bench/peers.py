@@ -77,8 +77,8 @@ class Products:
 
     def step_s(self, rows: int, steps: int) -> float:
         """Seconds that the products of a step of so many rows take."""
-        widths = {weight.shape[1] for weight in self._weights}
-        inputs = {width: mx.ones((rows, 1, width)) for width in widths}
+        widths = {weight.shape[1]: weight.dtype for weight in self._weights}
+        inputs = {width: mx.ones((rows, 1, width), dtype) for width, dtype in widths.items()}
         mx.eval(inputs)
         start_s = time.monotonic()
         for step in range(steps + 1):

@@ -94,8 +94,9 @@ def oracle(
 class InProcessEngine:
     """Runs a model's engine on its own thread.
 
-    ``at_step`` maps a step's number, counted from the first delivery on, to what is to be
-    done when that step has been delivered: joins and cancels at exact places.
+    With a ``graph_step`` decoding keeps its graphs, if it can. ``at_step`` maps a step's number,
+    counted from the first delivery on, to what is to be done when that step has been delivered:
+    joins and cancels at exact places.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class InProcessEngine:
         waiting_max: int = 1000,
         chunk_tokens: int = 64,
         waste_columns: int = 1 << 20,
+        graph_step: int = 0,
         **settings: Any,
     ) -> None:
         self.outcomes: dict[str, Outcome] = {}
@@ -116,13 +118,15 @@ class InProcessEngine:
         self._changed = threading.Condition()
 
         def make_cohort() -> Cohort:
-            table = RowTable(sum_panel=BLAS.sum_panel)
+            table = RowTable(sum_panel=BLAS.sum_panel, graph_step=max(graph_step, 1))
             self.cohorts.append(Cohort(table, build_states(table, layers)))
             return self.cohorts[-1]
 
         def load() -> Executor:
-            self.executor = Executor(model, make_cohort, waste_columns=waste_columns)
-            if settings.get("state_bytes") is not None:
+            self.executor = Executor(
+                model, make_cohort, waste_columns=waste_columns, keeps_graphs=graph_step > 0
+            )
+            if graph_step or settings.get("state_bytes") is not None:
                 self.executor.warm_up(make_cohort(), 1)  # tells what a token takes
             return self.executor
 

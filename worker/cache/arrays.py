@@ -48,6 +48,10 @@ class KeysAndValues(ABC):
         """Keys and values, once there are any."""
         return self._buffers()
 
+    def adopt(self, arrays: Sequence[mx.array]) -> None:
+        """Hold these from now on."""
+        self.keys, self.values = arrays
+
     def reset(self) -> None:
         """Forget every row and free the arrays."""
         self.keys = self.values = None
@@ -167,7 +171,8 @@ class KeysAndValues(ABC):
         )
 
     def _written(self, held: mx.array, new: mx.array, starts: Sequence[int]) -> mx.array:
-        table, start = self._table, agreed(starts)
+        table = self._table
+        start = None if table.keeps_graph else agreed(starts)
         if start is not None:
             return _with(held, table.rows, start, start + table.columns, new)
         shape = held.shape

@@ -28,6 +28,7 @@ for every kind:
     forward that failed: state beyond it is not part of the row.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import mlx.core as mx
@@ -67,6 +68,11 @@ class LayerState(Protocol):
         ...
 
     @property
+    def can_keep_graph(self) -> bool:
+        """Whether a forward of one token a row can be built once and replayed at any lengths."""
+        ...
+
+    @property
     def nbytes(self) -> int:
         """Bytes of its arrays, spare room included (law 11)."""
         ...
@@ -80,6 +86,10 @@ class LayerState(Protocol):
 
     def arrays(self) -> list[mx.array]:
         """The live arrays, for evaluation. Nobody keeps them: an alias costs a full copy."""
+        ...
+
+    def adopt(self, arrays: Sequence[mx.array]) -> None:
+        """Hold ``arrays`` in the place of those that ``arrays()`` lists, in its order."""
         ...
 
     def reserve(self, rows: int, columns: int) -> None:

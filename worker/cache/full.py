@@ -13,6 +13,7 @@ class FullState(KeysAndValues):
 
     kind = "full"
     is_sliceable = True
+    can_keep_graph = True
 
     def __init__(self, table: RowTable, *, has_grouped_scores: bool = False) -> None:
         super().__init__(table, table.used)

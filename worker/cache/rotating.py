@@ -19,6 +19,7 @@ class RotatingState(KeysAndValues):
 
     kind = "rotating"
     is_sliceable = False
+    can_keep_graph = False  # where a window begins is a number of the graph
 
     def __init__(self, table: RowTable, window: int, keep: int = 0) -> None:
         """Join the table's window.

@@ -83,20 +83,25 @@ class RowTable:
         followers: what else goes with the rows.
         width_step: a forward of several columns a row reads a multiple of it, where every
             new shape of attention has to be planned.
+        graph_step: likewise, in forwards whose graph is kept for the next one.
         sum_panel: of the BLAS: no forward reads a width between it and twice as much, or a row's
             last bits would depend on how long its neighbours are (see models/blas.py).
+        keeps_graph: whether the forward's graph must depend on its rows' lengths by one array
+            alone, ``firsts``.
         rows: the forward's, as an index of the batch axis.
         starts: length of each of them before it.
-        uniform: that length, if it is the same for all.
+        uniform: that length, if it is the same for all and the graph may depend on it.
         longest: length of the longest, its new tokens included.
         width: columns that the forward reads.
     """
 
-    def __init__(self, width_step: int = 1, sum_panel: int = 0) -> None:
+    def __init__(self, width_step: int = 1, sum_panel: int = 0, graph_step: int = 1) -> None:
         self.lengths: list[int] = []
         self.used = Seats()
         self.followers: list[Follower] = []
         self.width_step = width_step
+        self.graph_step = graph_step
+        self.keeps_graph = False
         self.sum_panel = sum_panel
         self.first = 0
         self.count = 0
@@ -162,13 +167,21 @@ class RowTable:
 
     # The forward.
 
-    def begin(self, rows: range, columns: int, valid: Sequence[int] | None = None) -> None:
+    def begin(
+        self,
+        rows: range,
+        columns: int,
+        valid: Sequence[int] | None = None,
+        *,
+        keeps_graph: bool = False,
+    ) -> None:
         """Open a forward of ``columns`` tokens over ``rows``.
 
         Args:
             rows: adjacent rows.
             columns: tokens a row, padding included.
             valid: how many of the columns count, for each row; all of them if None.
+            keeps_graph: whether the forward's graph will serve other lengths, too.
         """
         assert rows.step == 1
         assert 0 <= rows.start < rows.stop <= len(self.lengths)
@@ -179,7 +192,8 @@ class RowTable:
         self._memo.clear()
         self.rows = slice(rows.start, rows.stop)
         self.starts = self.lengths[self.rows]
-        self.uniform = agreed(self.starts)
+        self.keeps_graph = keeps_graph
+        self.uniform = None if keeps_graph else agreed(self.starts)
         self.longest = max(self.starts) + columns
         self.width = self.stepped(self.longest)
         for row, start in zip(rows, self.starts, strict=True):
@@ -205,13 +219,27 @@ class RowTable:
         """Position of the first new token: one integer where all agree, else (B,)."""
         if self.uniform is not None:
             return self.uniform
-        return self.remember("offset", lambda: mx.array(self.starts))
+        return self.firsts
 
     def stepped(self, width: int) -> int:
         """Round a width up as the forward needs it."""
         if self.sum_panel < width < 2 * self.sum_panel:
             return 2 * self.sum_panel
+        if self.keeps_graph:
+            return round_up(width, self.graph_step)
         return round_up(width, self.width_step) if self.columns > 1 else width
+
+    @property
+    def firsts(self) -> mx.array:
+        """Position of each row's first new token, (B,)."""
+        return self.remember("firsts", lambda: mx.array(self.starts))
+
+    def replace_firsts(self, firsts: mx.array) -> None:
+        """Let another array stand for ``firsts``, and for all that was made of them."""
+        self._memo = {"firsts": firsts}
+
+    def _columns_of(self, starts: Sequence[int]) -> mx.array:
+        return self.firsts if starts is self.starts else mx.array(list(starts))
 
     def places(self, starts: Sequence[int], shape: tuple[int, ...]) -> mx.array:
         """Say in which column each new number goes.
@@ -225,7 +253,7 @@ class RowTable:
         """
 
         def build() -> mx.array:
-            columns = mx.array(list(starts))[:, None] + mx.arange(self.columns)
+            columns = self._columns_of(starts)[:, None] + mx.arange(self.columns)
             return mx.broadcast_to(columns[:, None, :, None], shape)
 
         return self.remember(("columns", tuple(starts), shape), build)
@@ -244,7 +272,7 @@ class RowTable:
 
         def places() -> mx.array:
             rows = mx.arange(self.first, self.first + self.count)[:, None, None]
-            columns = mx.array(list(starts))[:, None, None] + mx.arange(self.columns)
+            columns = self._columns_of(starts)[:, None, None] + mx.arange(self.columns)
             return ((rows * heads + mx.arange(heads)[:, None]) * capacity + columns).reshape(-1)
 
         return self.remember(("places", tuple(starts), heads, capacity), places)
@@ -272,7 +300,7 @@ class RowTable:
     @property
     def queries(self) -> mx.array:
         """Positions of the new tokens, (B, 1, L, 1)."""
-        return mx.array(self.starts)[:, None, None, None] + mx.arange(self.columns)[:, None]
+        return self.firsts[:, None, None, None] + mx.arange(self.columns)[:, None]
 
     def remember(self, key: object, build: Callable[[], mx.array]) -> mx.array:
         """Return what was built under ``key`` in this forward, or build it."""

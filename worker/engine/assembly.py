@@ -15,6 +15,11 @@ WARM_COLUMNS = 2560  # a long prompt of a conversation, and its answer
 WASTE_SHARE = 4
 WASTE_COLUMNS_MIN = 4096  # of a model so small that a forward costs its launching
 CUDA_WIDTH_STEP = 256  # each new width of attention builds a plan there, for 61 to 97 ms
+GPU_GRAPH_STEP = 256
+# On the CPU attention pays for padding, and a graph of 12 layers takes 10 ms to keep.
+CPU_GRAPH_STEP = 16
+# There, weights beyond so many bytes take longer to read than a graph takes to build.
+LAUNCH_BOUND_BYTES = 32 << 20
 
 
 def make_executor(
@@ -44,7 +49,8 @@ def make_executor(
     """
     make_cohort = _cohorts(layers, sum_panel)
     cohort = make_cohort()
-    executor = Executor(model, make_cohort, heads=heads)
+    keeps_graphs = _on_gpu() or weight_bytes <= LAUNCH_BOUND_BYTES
+    executor = Executor(model, make_cohort, heads=heads, keeps_graphs=keeps_graphs)
     executor.warm_up(cohort, min(context_tokens, WARM_COLUMNS))
     token_bytes = cohort.bytes_for(1, WARM_COLUMNS) / WARM_COLUMNS
     waste = int(weight_bytes / WASTE_SHARE / token_bytes)
@@ -53,10 +59,15 @@ def make_executor(
 
 
 def _cohorts(layers: Sequence[LayerCache], sum_panel: int) -> Callable[[], Cohort]:
-    on_cuda = mx.default_device().type == mx.DeviceType.gpu and not mx.metal.is_available()
+    width_step = CUDA_WIDTH_STEP if _on_gpu() and not mx.metal.is_available() else 1
+    graph_step = GPU_GRAPH_STEP if _on_gpu() else CPU_GRAPH_STEP
 
     def make() -> Cohort:
-        table = RowTable(CUDA_WIDTH_STEP if on_cuda else 1, sum_panel)
+        table = RowTable(width_step, sum_panel, graph_step)
         return Cohort(table, build_states(table, layers))
 
     return make
+
+
+def _on_gpu() -> bool:
+    return mx.default_device().type == mx.DeviceType.gpu

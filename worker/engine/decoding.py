@@ -12,7 +12,7 @@ from typing import cast
 import mlx.core as mx
 
 from bramley.worker.engine.cohort import Cohort
-from bramley.worker.models.contract import LanguageModel
+from bramley.worker.engine.replay import Replay
 from bramley.worker.request import Request, TokenLogprob
 from bramley.worker.sampling.sampler import RowRule, RowSampler, Sampled
 
@@ -57,8 +57,8 @@ class Drawn:
 class Decoder:
     """Launches and reads the decode steps of one cohort."""
 
-    def __init__(self, model: LanguageModel, cohort: Cohort) -> None:
-        self._model = model
+    def __init__(self, forward: Replay, cohort: Cohort) -> None:
+        self._forward = forward
         self.cohort = cohort
         self._order: tuple[Request, ...] = ()
         self._sampler: RowSampler
@@ -76,10 +76,7 @@ class Decoder:
             The flight before, still to be read.
         """
         before, order = self.flight, tuple(requests)
-        table = self.cohort.table
-        table.begin(range(len(order)), 1)
-        self.cohort.prepare()
-        logits = self._model(_inputs(order, before), cache=self.cohort.layers)[:, -1, :]
+        logits = self._forward(self.cohort, len(order), _inputs(order, before))
         if order != self._order:
             self._order, self._sampler = order, RowSampler([_rule(one) for one in order])
         flight = Flight(order, logits, None)
@@ -88,7 +85,7 @@ class Decoder:
         else:
             unread = set(before.requests) if before is not None else set[Request]()
             self._draw(flight, [one.next_position + (one in unread) for one in order])
-        table.commit()
+        self.cohort.table.commit()
         for request in order:
             request.computed += 1
         self.flight = flight

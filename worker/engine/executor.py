@@ -13,6 +13,7 @@ from bramley.worker.cache.snapshot import part_bytes
 from bramley.worker.engine.cohort import IDLE_BYTES_MAX, Cohort
 from bramley.worker.engine.costs import Costs
 from bramley.worker.engine.decoding import Decoder
+from bramley.worker.engine.replay import Replay
 from bramley.worker.models.contract import LanguageModel
 from bramley.worker.request import Request, TokenLogprob
 from bramley.worker.sampling.logprobs import logprobs
@@ -36,9 +37,21 @@ class Executor:
         *,
         heads: int = 1,
         waste_columns: int = 4096,
+        keeps_graphs: bool = False,
     ) -> None:
+        """Make an executor that is cold.
+
+        Args:
+            model: to be run.
+            make_cohort: makes an empty one.
+            heads: query heads of a layer.
+            waste_columns: see above.
+            keeps_graphs: whether decoding shall keep graphs, if the model's can be kept.
+        """
         self._model = model
         self._make_cohort = make_cohort
+        self._decoding = Replay(model)
+        self._keeps_graphs = keeps_graphs
         self.heads = heads
         self.waste_columns = waste_columns
         self.costs = Costs()
@@ -55,7 +68,7 @@ class Executor:
 
     def decoder(self, cohort: Cohort) -> Decoder:
         """Make what decodes a cohort's rows."""
-        return Decoder(self._model, cohort)
+        return Decoder(self._decoding, cohort)
 
     def warm_up(self, cohort: Cohort, columns_max: int) -> None:
         """Run both shapes of forward, so that no request pays for first use, and time them.
@@ -78,6 +91,8 @@ class Executor:
             seconds = time.monotonic() - started_s
             if columns == 1:
                 self.costs.forward_s = seconds
+        if self._keeps_graphs:
+            self._decoding.check(cohort)
         self.costs.token_s = max(seconds - self.costs.forward_s, seconds / 4) / tokens
         cohort.leave(0)
         columns = min(columns_max, IDLE_BYTES_MAX // part_bytes(cohort.layers, 1))
