@@ -13,10 +13,11 @@ from bramley.bench import peers
 from bramley.bench.figures import Figure, Machine, Required
 from bramley.bench.ours import Ours
 from bramley.bench.peer_models import load
+from bramley.bench.scoring import scoring
 from bramley.bench.served import serving
 from bramley.bench.timeline import Timeline
 from bramley.worker.models.blas import Blas
-from bramley.worker.request import LogprobRule
+from bramley.worker.models.mlx_lm import load_model
 
 # Threads of a BLAS spin for a while after their last product: the next side waits for that.
 REST_S = 0.3
@@ -118,57 +119,52 @@ def together(subject: Subject, turns: int) -> Iterator[Figure]:
 
 
 def ideal(subject: Subject, turns: int) -> Iterator[Figure]:
-    """What a batch gains over one stream, against what its matrix products alone gain."""
+    """What a batch gains over one stream, against what it could gain at most.
+
+    Yields:
+        Against the matrix products alone, and against products and exponentials, without which
+        no forward is computed here (see peers.Products).
+    """
     products = peers.Products(subject.model)
     required = None if subject.is_launch_bound else Required(">=", 0.85)
+    against = {"products": None, "products and exponentials": required}
     figures = {
-        rows: Figure(f"{subject.name}: gain of {rows} rows", "x", ("ours", "ideal"))
+        (rows, what): Figure(
+            f"{subject.name}: gain of {rows} rows, {what}", "x", ("ours", "ideal"), required=least
+        )
         for rows in (4, 8)
+        for what, least in against.items()
     }
-    for figure in figures.values():
-        figure.required = required
     steps = max(subject.tokens // 2, 8)
     for _ in range(turns):
         rates: dict[int, float] = {}
-        bounds: dict[int, float] = {}
+        bounds: dict[tuple[int, str], float] = {}
         for rows in (1, 4, 8):
             subject.machine.rest(REST_S)
             rates[rows] = subject.ours.run(prompts_for(rows), subject.tokens).rate
-            subject.machine.rest(REST_S)
-            bounds[rows] = rows / products.step_s(rows, steps)
-        for rows, figure in figures.items():
-            figure.add(rates[rows] / rates[1], bounds[rows] / bounds[1])
+            columns = PROMPT_TOKENS + subject.tokens // 2
+            for what, read in zip(against, (None, columns), strict=True):
+                subject.machine.rest(REST_S)
+                bounds[rows, what] = rows / products.step_s(rows, steps, read)
+        for (rows, what), figure in figures.items():
+            figure.add(rates[rows] / rates[1], bounds[rows, what] / bounds[1, what])
     yield from figures.values()
 
 
 def logprobs(subject: Subject, turns: int) -> Iterator[Figure]:
     """What log-probabilities add to a step, and what five alternatives do."""
+    model = load_model(subject.folder, dequantize=True).model
     for rows in (1, 8):
-        prompts = prompts_for(rows)
-        figures = [
-            Figure(
+        for what, top, most in (("logprobs", 0, 1.01), ("top 5", 5, 1.05)):
+            figure = Figure(
                 f"{subject.name}: {what}, {rows} rows",
                 "ms a step",
                 ("with", "without"),
                 required=Required("<=", most),
             )
-            for what, most in (("logprobs", 1.01), ("top 5", 1.05))
-        ]
-
-        def run(rule: LogprobRule | None, prompts: list[list[int]] = prompts) -> Timeline:
-            return subject.ours.run(prompts, subject.tokens, rule)
-
-        for turn in range(turns):
-            plain, *asked = in_turn(
-                subject,
-                turn,
-                lambda: run(None),
-                lambda: run(LogprobRule()),
-                lambda: run(LogprobRule(top=5)),
-            )
-            for figure, one in zip(figures, asked, strict=True):
-                figure.add(one.step_s * 1e3, plain.step_s * 1e3)
-        yield from figures
+            subject.machine.rest(REST_S)
+            scoring(figure, model, prompts_for(rows), top, 40 * turns)
+            yield figure
 
 
 def host(subject: Subject, turns: int) -> Iterator[Figure]:

@@ -18,7 +18,7 @@ import mlx.core as mx
 from bramley.worker.sampling.adjust import Adjustments
 from bramley.worker.sampling.changes import History, RowChanges
 from bramley.worker.sampling.draws import Draws
-from bramley.worker.sampling.logprobs import logprobs
+from bramley.worker.sampling.logprobs import beside, logprobs
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.sampling.rows import largest
 from bramley.worker.sampling.weights import LOG2_E, weigh
@@ -138,7 +138,8 @@ class RowSampler:
         index = self._scored_index
         if not whole:
             logits, tokens = logits[index], tokens[index]
-        parts = logprobs(logits, tokens, self._top)
+        with mx.stream(beside()):
+            parts = logprobs(logits, tokens, self._top)
         if not whole:
             parts = tuple(_spread(part, index, len(self._rows)) for part in parts)
         mine, ids, theirs = parts
