@@ -1,6 +1,5 @@
 """When the tokens of several rows came, and how fast they came while all rows ran."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -33,14 +32,8 @@ class Timeline:
 
     @property
     def step_s(self) -> float:
-        """Seconds of the median step, which gives each row a token."""
-        start_s, stop_s = self._span
-        return statistics.median(
-            later - earlier
-            for row in self.rows
-            for earlier, later in pairwise(row)
-            if start_s <= earlier and later <= stop_s
-        )
+        """Seconds a step, which gives each row a token."""
+        return len(self.rows) / self.rate
 
     @property
     def cpu_s(self) -> float:
