@@ -17,6 +17,7 @@ from bramley.worker.models.contract import LanguageModel
 log = logging.getLogger(__name__)
 
 _KEPT = 32  # graphs
+_SEEN_MAX = 256  # shapes that are counted
 _REPEATS = 4  # of a shape before its graph is kept: keeping one costs as much as building a few
 # What a model file's code may raise when it is run on stand-ins of arrays.
 _FAULTS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -33,7 +34,7 @@ class Replay:
         self._keeps_graphs = False
         self._graphs: OrderedDict[Shape, Graph] = OrderedDict()
         self._seen: Counter[Shape] = Counter()
-        self._cohort: Cohort
+        self._building: Cohort  # while a graph is called, which may have to be made
 
     def check(self, cohort: Cohort) -> None:
         """Keep graphs from now on if one gives, bit for bit, what the model gives.
@@ -44,11 +45,11 @@ class Replay:
         if not all(layer.can_keep_graph for layer in cohort.layers):
             return
         tokens = mx.zeros((1, 1), mx.int32)
-        self._open(cohort, 1, keeps_graph=True)
-        plain = self._model(tokens, cache=cohort.layers)[:, -1, :]
-        cohort.evaluate(plain)
+        _open(cohort, 1, keeps_graph=True)
         try:
-            kept = self._replayed(self._made(), tokens)
+            plain = self._model(tokens, cache=cohort.layers)[:, -1, :]
+            cohort.evaluate(plain)
+            kept = self._replayed(mx.compile(self._build), cohort, tokens)
             cohort.evaluate(kept)
         except _FAULTS as error:
             log.info("the model's graph cannot be kept: %s", error)
@@ -68,16 +69,11 @@ class Replay:
         Returns:
             Logits, (B, V), not evaluated.
         """
-        self._open(cohort, rows, keeps_graph=self._keeps_graphs)
+        _open(cohort, rows, keeps_graph=self._keeps_graphs)
         graph = self._kept(cohort) if self._keeps_graphs else None
         if graph is not None:
-            return self._replayed(graph, tokens)
+            return self._replayed(graph, cohort, tokens)
         return self._model(tokens, cache=cohort.layers)[:, -1, :]
-
-    def _open(self, cohort: Cohort, rows: int, *, keeps_graph: bool) -> None:
-        self._cohort = cohort
-        cohort.table.begin(range(rows), 1, keeps_graph=keeps_graph)
-        cohort.prepare()
 
     def _kept(self, cohort: Cohort) -> Graph | None:
         room = tuple(array.shape for array in _arrays(cohort))
@@ -85,22 +81,24 @@ class Replay:
         if shape in self._graphs:
             self._graphs.move_to_end(shape)
             return self._graphs[shape]
+        if len(self._seen) > _SEEN_MAX:
+            self._seen.clear()
         self._seen[shape] += 1
         if self._seen[shape] <= _REPEATS:
             return None
         del self._seen[shape]
         if len(self._graphs) == _KEPT:
             self._graphs.popitem(last=False)
-        self._graphs[shape] = self._made()
+        self._graphs[shape] = mx.compile(self._build)
         return self._graphs[shape]
 
-    def _made(self) -> Graph:
-        return mx.compile(self._build)
-
-    def _replayed(self, graph: Graph, tokens: mx.array) -> mx.array:
-        cohort = self._cohort
-        # No name holds the arrays when they are evaluated, or they would be copied.
-        logits, arrays = graph(tokens, cohort.table.firsts, _arrays(cohort))
+    def _replayed(self, graph: Graph, cohort: Cohort, tokens: mx.array) -> mx.array:
+        self._building = cohort
+        try:
+            # No name holds the arrays when they are evaluated, or they would be copied.
+            logits, arrays = graph(tokens, cohort.table.firsts, _arrays(cohort))
+        finally:
+            del self._building
         _adopt(cohort, arrays)
         return logits
 
@@ -108,7 +106,7 @@ class Replay:
         self, tokens: mx.array, firsts: mx.array, arrays: list[mx.array]
     ) -> tuple[mx.array, list[mx.array]]:
         # Called by mx.compile, with stand-ins, once for each graph.
-        cohort = self._cohort
+        cohort = self._building
         table, real = cohort.table, (cohort.table.firsts, _arrays(cohort))
         table.replace_firsts(firsts)
         _adopt(cohort, arrays)
@@ -118,6 +116,11 @@ class Replay:
         finally:
             table.replace_firsts(real[0])
             _adopt(cohort, real[1])
+
+
+def _open(cohort: Cohort, rows: int, *, keeps_graph: bool) -> None:
+    cohort.table.begin(range(rows), 1, keeps_graph=keeps_graph)
+    cohort.prepare()
 
 
 def _arrays(cohort: Cohort) -> list[mx.array]:

@@ -151,6 +151,19 @@ def test_a_model_whose_numbers_are_read_inside_is_run_anew(
     assert counted.calls == 12
 
 
+def test_a_model_that_wants_one_length_as_a_number_is_run_anew(model: LanguageModel) -> None:
+    class Numbered(Counted):
+        def __call__(self, inputs: mx.array, /, *, cache: Sequence[Any]) -> mx.array:
+            _ = range(cache[0].offset)  # an array of lengths is none
+            return super().__call__(inputs, cache=cache)
+
+    numbered = Numbered(model)
+    with closing(InProcessEngine(numbered, graph_step=STEP)) as engine:
+        one = request("one", PROMPTS["a"], max_tokens=12)
+        assert engine.run(one)["one"] == oracle(model, request("one", PROMPTS["a"], max_tokens=12))
+        assert numbered.calls > 12
+
+
 def test_a_fault_while_a_graph_is_made_leaves_the_rows_as_they_were(
     model: LanguageModel, cohort: Cohort
 ) -> None:
