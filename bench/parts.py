@@ -22,6 +22,7 @@ from bramley.worker.models.mlx_lm import load_model
 # Threads of a BLAS spin for a while after their last product: the next side waits for that.
 REST_S = 0.3
 DELIVERIES = 32
+DELIVERED_TOKENS = 120  # each: a big model's first ones come while others' prompts load
 PROMPT_TOKENS = 24
 
 
@@ -127,13 +128,16 @@ def ideal(subject: Subject, turns: int) -> Iterator[Figure]:
     """
     products = peers.Products(subject.model)
     required = None if subject.is_launch_bound else Required(">=", 0.85)
-    against = {"products": None, "products and exponentials": required}
+    against = ("products", "products and exponentials")
     figures = {
         (rows, what): Figure(
-            f"{subject.name}: gain of {rows} rows, {what}", "x", ("ours", "ideal"), required=least
+            f"{subject.name}: gain of {rows} rows, {what}",
+            "x",
+            ("ours", "ideal"),
+            required=required,
         )
         for rows in (4, 8)
-        for what, least in against.items()
+        for what in against
     }
     steps = max(subject.tokens // 2, 8)
     for _ in range(turns):
@@ -216,8 +220,8 @@ def deliveries(subject: Subject, turns: int) -> Iterator[Figure]:
                 served, plain = in_turn(
                     subject,
                     turn,
-                    lambda: runner.run(worker.run(prompts, subject.tokens)),
-                    lambda: engine.run(prompts, subject.tokens),
+                    lambda: runner.run(worker.run(prompts, DELIVERED_TOKENS)),
+                    lambda: engine.run(prompts, DELIVERED_TOKENS),
                 )
                 figure.add(served.step_s * 1e3, plain.step_s * 1e3)
         finally:

@@ -90,8 +90,8 @@ class Batch:
 class Products:
     """The matrix products of one step, without what is between them.
 
-    MLX computes exponentials one after another on an x86 CPU, for 21 ns each: no batch makes
-    them cheaper. So they can be had beside the products.
+    MLX computes exponentials one after another on an x86 CPU: no batch makes them cheaper. So
+    they can be had beside the products.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -26,7 +26,7 @@ class FullState(KeysAndValues):
     ) -> mx.array | str | None:
         """Return the mask as attention takes it: an array, "causal", or None for none needed."""
         table = self._table
-        if window_size is not None and table.longest <= window_size:
+        if window_size is not None and table.width <= window_size:
             window_size = None
         exact = table.uniform is not None and table.width == table.longest
         if window_size is None and exact and not return_array:

@@ -16,7 +16,7 @@ WASTE_SHARE = 4
 WASTE_COLUMNS_MIN = 4096  # of a model so small that a forward costs its launching
 CUDA_WIDTH_STEP = 256  # each new width of attention builds a plan there, for 61 to 97 ms
 GPU_GRAPH_STEP = 256
-# On the CPU attention pays for padding, and a graph of 12 layers takes 10 ms to keep.
+# On the CPU attention pays for padding, and keeping a graph costs several steps.
 CPU_GRAPH_STEP = 16
 # There, weights beyond so many bytes take longer to read than a graph takes to build.
 LAUNCH_BOUND_BYTES = 32 << 20

@@ -140,7 +140,7 @@ def _inputs(order: Sequence[Request], before: Flight | None) -> mx.array:
     flying = {} if before is None else {one: place for place, one in enumerate(before.requests)}
     known = [one.output[-1] if one.output else one.prompt[-1] for one in order]
     if flying.keys().isdisjoint(order):
-        return mx.array([known]).T
+        return mx.array([known], mx.uint32).T
     assert before is not None
     assert before.sampled is not None
     tokens = mx.concatenate([before.sampled.tokens, mx.array(known, mx.uint32)])

@@ -7,7 +7,7 @@ the arrays), fuses what it can, and the lengths of the rows go in as one array.
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import mlx.core as mx
 
@@ -23,7 +23,8 @@ _REPEATS = 4  # of a shape before its graph is kept: keeping one costs as much a
 _FAULTS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 Shape = tuple[object, ...]
-Graph = Callable[..., tuple[mx.array, list[mx.array]]]
+Arrays = list[list[mx.array]]  # of each layer
+Graph = Callable[[mx.array, mx.array, Arrays], tuple[mx.array, Arrays]]
 
 
 class Replay:
@@ -40,23 +41,33 @@ class Replay:
         """Keep graphs from now on if one gives, bit for bit, what the model gives.
 
         Args:
-            cohort: of one row that has tokens; it is left as it was.
+            cohort: of one row that has tokens; nobody needs them afterwards.
         """
         if not all(layer.can_keep_graph for layer in cohort.layers):
             return
-        tokens = mx.zeros((1, 1), mx.int32)
-        _open(cohort, 1, keeps_graph=True)
         try:
-            plain = self._model(tokens, cache=cohort.layers)[:, -1, :]
-            cohort.evaluate(plain)
-            kept = self._replayed(mx.compile(self._build), cohort, tokens)
-            cohort.evaluate(kept)
+            self._keeps_graphs = self._is_same(cohort)
         except _FAULTS as error:
             log.info("the model's graph cannot be kept: %s", error)
+            for layer in cohort.layers:  # a graph that failed left arrays that fail as well
+                layer.reset()
             return
-        self._keeps_graphs = bool(mx.array_equal(plain, kept, equal_nan=True).item())
         if not self._keeps_graphs:
             log.info("the model's graph is not kept: its numbers would differ")
+
+    def _is_same(self, cohort: Cohort) -> bool:
+        graph, same = mx.compile(self._build), True
+        for token in (1, 2):  # the second at a length for which the graph was not made
+            tokens = mx.array([[token]], mx.uint32)
+            _open(cohort, 1, keeps_graph=True)
+            # First, or the model would have written already what the graph fails to write.
+            kept = self._replayed(graph, cohort, tokens)
+            cohort.evaluate(kept)
+            plain = self._model(tokens, cache=cohort.layers)[:, -1, :]
+            cohort.evaluate(plain)
+            cohort.table.commit()
+            same = same and bool(mx.array_equal(plain, kept, equal_nan=True).item())
+        return same
 
     def __call__(self, cohort: Cohort, rows: int, tokens: mx.array) -> mx.array:
         """Run a cohort's first rows; the table's forward stays open.
@@ -72,11 +83,17 @@ class Replay:
         _open(cohort, rows, keeps_graph=self._keeps_graphs)
         graph = self._kept(cohort) if self._keeps_graphs else None
         if graph is not None:
-            return self._replayed(graph, cohort, tokens)
+            try:
+                return self._replayed(graph, cohort, tokens)
+            except _FAULTS:
+                log.warning("the model's graphs are kept no longer", exc_info=True)
+                self._keeps_graphs = False
+                self._graphs.clear()
         return self._model(tokens, cache=cohort.layers)[:, -1, :]
 
     def _kept(self, cohort: Cohort) -> Graph | None:
-        room = tuple(array.shape for array in _arrays(cohort))
+        # All layers get their room together.
+        room = tuple(array.shape for array in cohort.layers[0].arrays())
         shape: Shape = (cohort.table.count, cohort.table.width, room)
         if shape in self._graphs:
             self._graphs.move_to_end(shape)
@@ -102,9 +119,7 @@ class Replay:
         _adopt(cohort, arrays)
         return logits
 
-    def _build(
-        self, tokens: mx.array, firsts: mx.array, arrays: list[mx.array]
-    ) -> tuple[mx.array, list[mx.array]]:
+    def _build(self, tokens: mx.array, firsts: mx.array, arrays: Arrays) -> tuple[mx.array, Arrays]:
         # Called by mx.compile, with stand-ins, once for each graph.
         cohort = self._building
         table, real = cohort.table, (cohort.table.firsts, _arrays(cohort))
@@ -123,13 +138,10 @@ def _open(cohort: Cohort, rows: int, *, keeps_graph: bool) -> None:
     cohort.prepare()
 
 
-def _arrays(cohort: Cohort) -> list[mx.array]:
-    return [array for layer in cohort.layers for array in layer.arrays()]
+def _arrays(cohort: Cohort) -> Arrays:
+    return [layer.arrays() for layer in cohort.layers]
 
 
-def _adopt(cohort: Cohort, arrays: Sequence[mx.array]) -> None:
-    at = 0
-    for layer in cohort.layers:
-        count = len(layer.arrays())
-        layer.adopt(arrays[at : at + count])
-        at += count
+def _adopt(cohort: Cohort, arrays: Arrays) -> None:
+    for layer, held in zip(cohort.layers, arrays, strict=True):
+        layer.adopt(held)

@@ -15,7 +15,7 @@ _of_thread = threading.local()
 def beside() -> mx.Stream:
     """Return the stream for what the next step does not wait for; this thread's own.
 
-    On the CPU it is another core's: half of a forward's time only one is busy.
+    On the CPU it is another core's: a forward's element-wise work keeps one busy.
     """
     if mx.default_device().type == mx.DeviceType.gpu:
         return mx.default_stream(mx.default_device())

@@ -140,8 +140,8 @@ class RowSampler:
             logits, tokens = logits[index], tokens[index]
         with mx.stream(beside()):
             parts = logprobs(logits, tokens, self._top)
-        if not whole:
-            parts = tuple(_spread(part, index, len(self._rows)) for part in parts)
+            if not whole:
+                parts = tuple(_spread(part, index, len(self._rows)) for part in parts)
         mine, ids, theirs = parts
         return (mine, ids, theirs) if self._top else (mine, None, None)
 

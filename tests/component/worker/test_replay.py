@@ -164,6 +164,52 @@ def test_a_model_that_wants_one_length_as_a_number_is_run_anew(model: LanguageMo
         assert numbered.calls > 12
 
 
+def test_a_length_that_became_part_of_the_graph_is_found(
+    model: LanguageModel, cohort: Cohort
+) -> None:
+    class Baked(Counted):
+        def __call__(self, inputs: mx.array, /, *, cache: Sequence[Any]) -> mx.array:
+            return super().__call__(inputs, cache=cache) + float(cache[0]._table.longest)
+
+    baked = Baked(model)
+    forward = checked(baked)
+    baked.calls = 0
+    steps(forward, cohort, 2, 12)
+    assert baked.calls == 12
+
+
+def test_a_graph_that_fails_at_the_check_does_not_keep_the_model_from_serving(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Replay, graph: object, cohort: Cohort, tokens: mx.array) -> mx.array:
+        for layer in cohort.layers:
+            layer.adopt([mx.zeros(1), mx.zeros(1)])
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(Replay, "_replayed", fails)
+    with closing(InProcessEngine(model, graph_step=STEP)) as engine:
+        got = engine.run(request("one", PROMPTS["a"], max_tokens=12))["one"]
+    assert got == oracle(model, request("one", PROMPTS["a"], max_tokens=12))
+
+
+def test_a_graph_that_cannot_be_made_later_is_done_without(
+    model: LanguageModel, cohort: Cohort
+) -> None:
+    class Single(Counted):
+        def __call__(self, inputs: mx.array, /, *, cache: Sequence[Any]) -> mx.array:
+            if inputs.shape[0] > 1 and hasattr(forward, "_building"):
+                raise ValueError("not on stand-ins")
+            return super().__call__(inputs, cache=cache)
+
+    forward = Replay(model)
+    forward = checked(Single(model))
+    kept = steps(forward, cohort, 2, 12)
+    for row in range(2):
+        cohort.table.rollback(row, 12)
+    plain = steps(Replay(model), cohort, 2, 12)
+    assert all(mx.array_equal(a, b).item() for a, b in zip(plain, kept, strict=True))
+
+
 def test_a_fault_while_a_graph_is_made_leaves_the_rows_as_they_were(
     model: LanguageModel, cohort: Cohort
 ) -> None:
