@@ -22,7 +22,7 @@ from bramley.worker.models.mlx_lm import load_model
 # Threads of a BLAS spin for a while after their last product: the next side waits for that.
 REST_S = 0.3
 DELIVERIES = 32
-DELIVERED_TOKENS = 120  # each: a big model's first ones come while others' prompts load
+DELIVERED_TOKENS = 120  # each: the first ones come while others' prompts load
 PROMPT_TOKENS = 24
 
 
@@ -208,7 +208,7 @@ def deliveries(subject: Subject, turns: int) -> Iterator[Figure]:
         ("served", "engine"),
         required=Required("<=", 1.1),
     )
-    prompts = prompts_for(DELIVERIES)
+    prompts = [prompt[:PROMPT_TOKENS] for prompt in prompts_for(DELIVERIES)]
     with (
         closing(Ours.of(subject.folder, subject.sum_panel, DELIVERIES)) as engine,
         asyncio.Runner() as runner,
