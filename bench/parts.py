@@ -167,7 +167,7 @@ def logprobs(subject: Subject, turns: int) -> Iterator[Figure]:
                 required=Required("<=", most),
             )
             subject.machine.rest(REST_S)
-            scoring(figure, model, prompts_for(rows), top, 40 * turns)
+            scoring(figure, model, prompts_for(rows), top, 20 * turns)
             yield figure
 
 

@@ -42,10 +42,10 @@ def together(model: nn.Module, prompts: Sequence[list[int]], tokens: int) -> Tim
 def bare(model: nn.Module, prompts: Sequence[list[int]], tokens: int) -> Timeline:
     """Run the model on our states with nothing around it: forward, argmax, the next."""
     batch = Batch(model, prompts)
-    drawn = batch.step(batch.first, argmax)
+    drawn = _next(batch, batch.first)
     steps: list[tuple[float, float]] = []
     for _ in range(tokens):
-        ahead = batch.step(drawn, argmax)
+        ahead = _next(batch, drawn)
         drawn.tolist()
         drawn = ahead
         steps.append(_now())
@@ -53,9 +53,10 @@ def bare(model: nn.Module, prompts: Sequence[list[int]], tokens: int) -> Timelin
     return Timeline([times for _ in prompts], steps)
 
 
-def argmax(logits: mx.array) -> list[mx.array]:
-    """Draw the likeliest, (B,)."""
-    return [mx.argmax(logits, axis=-1)]
+def _next(batch: "Batch", drawn: mx.array) -> mx.array:
+    drawn = mx.argmax(batch.step(drawn), axis=-1)
+    mx.async_eval(drawn)
+    return drawn
 
 
 class Batch:
@@ -71,12 +72,9 @@ class Batch:
             self._forward(range(row, row + 1), mx.array([prompt[:-1]]))
             mx.eval([array for state in self._states for array in state.arrays()])
 
-    def step(self, drawn: mx.array, draw: Callable[[mx.array], list[mx.array]]) -> mx.array:
-        """Launch a step after the tokens ``drawn``, (B,); ``draw`` gives the next ones first."""
-        logits = self._forward(range(len(drawn)), drawn[:, None])[:, -1, :]
-        arrays = draw(logits)
-        mx.async_eval(*arrays)
-        return arrays[0]
+    def step(self, tokens: mx.array) -> mx.array:
+        """Begin a step after ``tokens``, (B,), and return its logits, (B, V)."""
+        return self._forward(range(len(tokens)), tokens[:, None])[:, -1, :]
 
     def _forward(self, rows: range, ids: mx.array) -> mx.array:
         self._table.begin(rows, ids.shape[1])

@@ -1,61 +1,46 @@
-"""What log-probabilities add to a decode step: a few steps with them, a few without, and again.
+"""What log-probabilities add to a decode step: a step, then the scores of what it gave, alone.
 
-Whole runs differ by more than what is to be seen here; neighbouring steps of one batch do not.
+The engine computes most of them beside the next step, so that this is the most that they add.
+Steps with and without them differ less than steps do from each other. What a BLAS leaves spinning
+after a step may take the scores' core: they are computed a few times, and the median counts.
 """
 
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import mlx.core as mx
 from mlx import nn
 
 from bramley.bench.figures import Figure
 from bramley.bench.peers import Batch
+from bramley.worker.sampling.logprobs import score
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.sampling.sampler import RowRule, RowSampler
 
-STEPS = 2  # a block
-
-Draw = Callable[[mx.array], list[mx.array]]
-
 
 def scoring(
-    figure: Figure, model: nn.Module, prompts: Sequence[list[int]], top: int, blocks: int
+    figure: Figure, model: nn.Module, prompts: Sequence[list[int]], top: int, steps: int
 ) -> None:
-    """Measure pairs of blocks, and add each to the figure, in milliseconds a step."""
+    """Measure so many steps, and add each to the figure, in milliseconds."""
     batch = Batch(model, prompts)
-    draws = [_draw(logprobs, len(prompts)) for logprobs in (top, -1)]
-    drawn = _block(batch, batch.first, draws[0])[1]  # kernels are compiled on first use
-    for block in range(blocks):
-        seconds = [0.0, 0.0]
-        for side in (0, 1) if block % 2 else (1, 0):
-            seconds[side], drawn = _block(batch, drawn, draws[side])
-        figure.add(*(each * 1e3 / STEPS for each in seconds))
+    sampler = RowSampler([RowRule(SamplingParams())] * len(prompts))
+    tokens = batch.first
+    for step in range(1 + steps):
+        start_s = time.monotonic()
+        logits = batch.step(tokens)
+        sampled = sampler.draw(logits, [0] * len(prompts))
+        mx.eval(sampled.arrays())
+        step_s = time.monotonic() - start_s
+        tokens = sampled.tokens
+        scores_s = statistics.median(_score_s(logits, tokens, top) for _ in range(5))
+        if step:  # kernels are compiled on first use
+            figure.add((step_s + scores_s) * 1e3, step_s * 1e3)
 
 
-def _draw(logprobs: int, rows: int) -> Draw:
-    sampler = RowSampler([RowRule(SamplingParams(), logprobs)] * rows)
-    return lambda logits: sampler.draw(logits, [0] * rows).arrays()
-
-
-def _block(batch: Batch, drawn: mx.array, draw: Draw) -> tuple[float, mx.array]:
-    """Run steps as the engine does, one ahead of what is read; their seconds, and the last."""
-    mx.synchronize()
+def _score_s(logits: mx.array, tokens: mx.array, top: int) -> float:
     start_s = time.monotonic()
-    pending: list[list[mx.array]] = []
-
-    def keep(logits: mx.array) -> list[mx.array]:
-        pending.append(draw(logits))
-        return pending[-1]
-
-    for _ in range(STEPS):
-        drawn = batch.step(drawn, keep)
-        if len(pending) > 1:
-            _read(pending.pop(0))
-    _read(pending.pop())
-    return time.monotonic() - start_s, drawn
-
-
-def _read(arrays: Sequence[mx.array]) -> None:
-    for array in arrays:
-        array.tolist()
+    scores = score(logits, tokens, top)
+    mx.eval(scores.arrays())
+    list(scores.read())
+    return time.monotonic() - start_s

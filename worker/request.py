@@ -73,6 +73,12 @@ class TokenLogprob:
     top_ids: tuple[int, ...] = ()
     top_logprobs: tuple[float, ...] = ()
 
+    def best(self, count: int) -> "TokenLogprob":
+        """Leave so many alternatives at most."""
+        if len(self.top_ids) <= count:
+            return self
+        return TokenLogprob(self.logprob, self.top_ids[:count], self.top_logprobs[:count])
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request:

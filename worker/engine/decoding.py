@@ -149,18 +149,8 @@ def _inputs(order: Sequence[Request], before: Flight | None) -> mx.array:
     return tokens[mx.array(places)][:, None]
 
 
-def _logprobs(requests: Sequence[Request], sampled: Sampled) -> Sequence[TokenLogprob | None]:
-    if sampled.logprobs is None:
-        return [None] * len(requests)
-    chosen = cast("list[float]", sampled.logprobs.tolist())
-    ids: list[list[int]] = [[]] * len(requests)
-    tops: list[list[float]] = [[]] * len(requests)
-    if sampled.top_ids is not None and sampled.top_logprobs is not None:
-        ids = cast("list[list[int]]", sampled.top_ids.tolist())
-        tops = cast("list[list[float]]", sampled.top_logprobs.tolist())
-    return [
-        TokenLogprob(chosen[row], tuple(ids[row][: asked.top]), tuple(tops[row][: asked.top]))
-        if (asked := request.logprobs) is not None
-        else None
-        for row, request in enumerate(requests)
-    ]
+def _logprobs(requests: Sequence[Request], sampled: Sampled) -> Iterator[TokenLogprob | None]:
+    scores = sampled.scores.read() if sampled.scores is not None else iter(())
+    for request in requests:
+        asked = request.logprobs
+        yield next(scores).best(asked.top) if asked is not None else None

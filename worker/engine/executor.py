@@ -5,7 +5,6 @@ The only place that runs the model. Runs on the engine's thread.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
 
 import mlx.core as mx
 
@@ -16,7 +15,7 @@ from bramley.worker.engine.decoding import Decoder
 from bramley.worker.engine.replay import Replay
 from bramley.worker.models.contract import LanguageModel
 from bramley.worker.request import Request, TokenLogprob
-from bramley.worker.sampling.logprobs import logprobs
+from bramley.worker.sampling.logprobs import score
 
 _WARM_TOKENS = 64
 
@@ -129,10 +128,6 @@ class Executor:
         assert asked is not None
         first = request.computed + 1
         targets = mx.array(request.tokens(first, first + logits.shape[0]))
-        told = logprobs(logits, targets, asked.top)
-        mx.eval(told)
-        scores, ids, tops = (cast("list[Any]", array.tolist()) for array in told)
-        return [
-            TokenLogprob(score, tuple(some), tuple(theirs))
-            for score, some, theirs in zip(scores, ids, tops, strict=True)
-        ]
+        scores = score(logits, targets, asked.top)
+        mx.eval(scores.arrays())
+        return list(scores.read())

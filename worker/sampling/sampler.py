@@ -18,7 +18,7 @@ import mlx.core as mx
 from bramley.worker.sampling.adjust import Adjustments
 from bramley.worker.sampling.changes import History, RowChanges
 from bramley.worker.sampling.draws import Draws
-from bramley.worker.sampling.logprobs import beside, logprobs
+from bramley.worker.sampling.logprobs import Scores, score
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.sampling.rows import largest
 from bramley.worker.sampling.weights import LOG2_E, weigh
@@ -48,21 +48,18 @@ class Sampled:
         tokens: (B,), uint32.
         broken: (B,), where a row has no distribution: a NaN, +inf, or nothing above -inf. Its
             token and log-probabilities mean nothing.
-        logprobs: (B,), float32, if any row asks; 0 where it does not.
-        top_ids: (B, K), best first, K the most that any row asks for.
-        top_logprobs: (B, K).
+        scores: of the rows that ask for log-probabilities, in their order, if any does; each
+            with the most alternatives that any of them asks for.
     """
 
     tokens: mx.array
     broken: mx.array
-    logprobs: mx.array | None = None
-    top_ids: mx.array | None = None
-    top_logprobs: mx.array | None = None
+    scores: Scores | None = None
 
     def arrays(self) -> list[mx.array]:
         """List what must be evaluated."""
-        parts = (self.tokens, self.broken, self.logprobs, self.top_ids, self.top_logprobs)
-        return [part for part in parts if part is not None]
+        scored = self.scores.arrays() if self.scores is not None else []
+        return [self.tokens, self.broken, *scored]
 
 
 class RowSampler:
@@ -115,7 +112,7 @@ class RowSampler:
         tokens = self._choose(changed, top, positions)
         if not self._scored:
             return Sampled(tokens, broken)
-        return Sampled(tokens, broken, *self._score(logits, tokens))
+        return Sampled(tokens, broken, self._score(logits, tokens))
 
     def _choose(self, logits: mx.array, top: mx.array, positions: Sequence[int]) -> mx.array:
         if not self._drawn:
@@ -131,22 +128,7 @@ class RowSampler:
         weights = weigh(logits.astype(mx.float32), top.astype(mx.float32), self._sharpness)
         return self._draws.draw(weights, positions).astype(mx.uint32)
 
-    def _score(
-        self, logits: mx.array, tokens: mx.array
-    ) -> tuple[mx.array, mx.array | None, mx.array | None]:
-        whole = len(self._scored) == len(self._rows)
-        index = self._scored_index
-        if not whole:
-            logits, tokens = logits[index], tokens[index]
-        with mx.stream(beside()):
-            parts = logprobs(logits, tokens, self._top)
-            if not whole:
-                parts = tuple(_spread(part, index, len(self._rows)) for part in parts)
-        mine, ids, theirs = parts
-        return (mine, ids, theirs) if self._top else (mine, None, None)
-
-
-def _spread(part: mx.array, index: mx.array, count: int) -> mx.array:
-    spread = mx.zeros((count, *part.shape[1:]), part.dtype)
-    spread[index] = part
-    return spread
+    def _score(self, logits: mx.array, tokens: mx.array) -> Scores:
+        if len(self._scored) == len(self._rows):
+            return score(logits, tokens, self._top)
+        return score(logits[self._scored_index], tokens[self._scored_index], self._top)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bramley.worker.sampling.draws import first_within
 from bramley.worker.sampling.filters import Filters, mass_floor
-from bramley.worker.sampling.logprobs import LOGPROB_MIN, logprobs
+from bramley.worker.sampling.logprobs import LOGPROB_MIN, score
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.sampling.rows import best, best_values, invert
 from bramley.worker.sampling.sampler import RowRule, RowSampler, Sampled
@@ -249,28 +249,24 @@ def test_a_row_draws_the_same_whatever_shares_the_batch(size: int, order: int) -
         logits = mx.array(random.normal(size=(len(rules), size)) * 2, mx.float32)
         positions = [3 + step + row for row in range(len(rules))]
         batch = together.draw(logits, positions, histories)
-        for row, rule in enumerate(rules):
+        for row in range(len(rules)):
             one = alone[row].draw(
                 logits[row : row + 1], positions[row : row + 1], histories[row : row + 1]
             )
             assert ids(one.tokens)[0] == ids(batch.tokens)[row]
-            _same_logprobs(one, batch, row, rule.logprobs)
+            _same_logprobs(one, batch, rules, row)
             histories[row][1].append(ids(one.tokens)[0])
 
 
-def _same_logprobs(one: Sampled, batch: Sampled, row: int, top: int) -> None:
-    if top >= 0:
-        assert one.logprobs is not None
-        assert batch.logprobs is not None
-        assert floats(one.logprobs)[0] == floats(batch.logprobs)[row]
-    if top > 0:
-        for mine, all_of in (
-            (one.top_ids, batch.top_ids),
-            (one.top_logprobs, batch.top_logprobs),
-        ):
-            assert mine is not None
-            assert all_of is not None
-            assert mine.tolist() == all_of[row : row + 1, :top].tolist()
+def _same_logprobs(one: Sampled, batch: Sampled, rules: Sequence[RowRule], row: int) -> None:
+    top = rules[row].logprobs
+    if top < 0:
+        assert one.scores is None
+        return
+    scored = sum(rule.logprobs >= 0 for rule in rules[:row])
+    assert one.scores is not None
+    assert batch.scores is not None
+    assert next(one.scores.read()) == list(batch.scores.read())[scored].best(top)
 
 
 def test_masked_tokens_are_never_drawn() -> None:
@@ -433,34 +429,35 @@ def test_b044_logprobs_are_those_of_their_ids() -> None:
     ]
     drawn = sampled(rules, logits, [0, 0])
     assert ids(drawn.tokens) == [67, 65]
-    assert drawn.logprobs is not None
-    assert drawn.top_ids is not None
-    assert drawn.top_logprobs is not None
-    assert floats(drawn.logprobs) == pytest.approx(np.log([0.2, 0.5]), abs=1e-5)
-    assert drawn.top_ids[0].tolist() == [65, 66, 67]
-    assert floats(drawn.top_logprobs)[0] == pytest.approx(np.log([0.5, 0.3, 0.2]), abs=1e-5)
+    assert drawn.scores is not None
+    first, second = drawn.scores.read()
+    assert [first.logprob, second.logprob] == pytest.approx(np.log([0.2, 0.5]), abs=1e-5)
+    assert first.top_ids == (65, 66, 67)
+    assert first.top_logprobs == pytest.approx(np.log([0.5, 0.3, 0.2]), abs=1e-5)
 
 
 def test_b043_logprobs_are_finite() -> None:
     logits = np.full((1, 64), -np.inf, np.float32)
     logits[0, 5] = 3
     drawn = sampled([RowRule(SamplingParams(), logprobs=4)], logits, [0])
-    assert drawn.top_logprobs is not None
-    assert floats(drawn.top_logprobs).tolist() == [[0.0] + [LOGPROB_MIN] * 3]
-    assert drawn.top_ids is not None
-    assert len(set(ids(drawn.top_ids[0]))) == 4
+    assert drawn.scores is not None
+    (told,) = drawn.scores.read()
+    assert told.top_logprobs == (0.0, LOGPROB_MIN, LOGPROB_MIN, LOGPROB_MIN)
+    assert len(set(told.top_ids)) == 4
 
 
-def test_a_prompt_is_scored_token_by_token() -> None:
+@pytest.mark.parametrize("on_host", [True, False])
+def test_a_prompt_is_scored_token_by_token(*, on_host: bool) -> None:
     logits = np.random.default_rng(2).normal(size=(9, 1000)).astype(np.float32) * 4
     targets = list(range(9))
     right = logits - np.log(np.exp(logits.astype(np.float64)).sum(axis=-1, keepdims=True))
-    mine, top_ids, top = logprobs(mx.array(logits), mx.array(targets), 6)
-    assert floats(mine) == pytest.approx(right[range(9), targets], abs=1e-5)
-    assert (np.array(top_ids) == np.argsort(-logits, axis=-1)[:, :6]).all()
-    assert floats(top) == pytest.approx(-np.sort(-right, axis=-1)[:, :6], abs=1e-5)
-    bare = logprobs(mx.array(logits), mx.array(targets), 0)
-    assert bare[1].tolist() == bare[2].tolist() == [[]] * 9
+    told = list(score(mx.array(logits), mx.array(targets), 6, on_host=on_host).read())
+    assert [one.logprob for one in told] == pytest.approx(right[range(9), targets], abs=1e-5)
+    assert [list(one.top_ids) for one in told] == np.argsort(-logits)[:, :6].tolist()
+    tops = np.array([one.top_logprobs for one in told])
+    assert tops == pytest.approx(-np.sort(-right)[:, :6], abs=1e-5)
+    bare = score(mx.array(logits), mx.array(targets), 0, on_host=on_host)
+    assert [one.top_ids for one in bare.read()] == [()] * 9
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 97, 1536])
