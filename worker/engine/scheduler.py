@@ -24,7 +24,7 @@ from bramley.worker.engine.costs import Costs
 from bramley.worker.engine.plan import Admission, Part
 from bramley.worker.request import Phase, Priority, Request
 
-SHARED_S = 0.2
+SHARED_S = 0.18
 ALONE_S = 1.0
 # Tokens that several prompts may have left together to share a chunk.
 SHARE_TOKENS = 2048
