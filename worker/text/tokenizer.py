@@ -16,6 +16,7 @@ class Tokenizer:
         newline_ids: of tokens that are line breaks and nothing else.
         token_characters_max: of the longest token: no token stands for more of a text.
         has_chat_template: whether a conversation can be rendered.
+        added_ids: of tokens that a text is searched for before it is cut; special ones are.
     """
 
     def __init__(self, wrapper: object) -> None:
@@ -27,6 +28,7 @@ class Tokenizer:
         self.token_characters_max = max(map(len, tokens))
         self.has_chat_template: bool = self.wrapper.has_chat_template
         added: Mapping[int, Any] = self.wrapper.added_tokens_decoder
+        self.added_ids = frozenset(added)
         self._special = frozenset(number for number, token in added.items() if token.special)
         self._is_byte_level = _is_byte_level(self.wrapper)
         self._bytes: dict[int, bytes] = {}

@@ -1,0 +1,190 @@
+"""The ids that answers were generated as, so that the next prompt can have them again. Pure.
+
+A text can be cut into tokens in many ways. A model may have drawn any of them, and the tokenizer
+knows one, so an answer that comes back as history would be other ids than those whose state is
+stored. Where the tokens of a prompt say the same as kept ones do, byte for byte, the kept ones
+stand in for them, up to the last place where both have a border. So the text is never another,
+and what follows is tokenized as a part of the whole.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+SEQUENCES_MAX = 1024  # and so of sessions
+SESSION_SEQUENCES_MAX = 16  # as many as one request has answers
+TOKENS_MAX = 4 << 20
+BYTES_MAX = 64 << 20  # of text
+
+
+class Vocabulary(Protocol):
+    """What is asked of a tokenizer."""
+
+    @property
+    def added_ids(self) -> frozenset[int]:
+        """Ids that a text is searched for before it is cut into others."""
+        ...
+
+    def token_bytes(self, number: int) -> bytes:
+        """The bytes that one id adds to a text."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Turn ids into text, as a whole."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    root: bytes
+    session_key: str
+    ids: "array[int]"
+    text: bytes
+
+    def goes_on_from(self, other: "_Kept") -> bool:
+        """Whether the other one is its beginning, of the same session."""
+        return (
+            (other.root, other.session_key) == (self.root, self.session_key)
+            and self.text.startswith(other.text)
+            and self.ids[: len(other.ids)] == other.ids
+        )
+
+
+class Provenance:
+    """One model's; of each session the newest sequences, the oldest of all leave first."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()  # the least recently used first
+        self._last = 0
+        self._tokens = 0
+        self._bytes = 0
+
+    def keep(self, root: bytes, session_key: str, ids: Sequence[int]) -> None:
+        """Keep a prompt and its answer.
+
+        Args:
+            root: of their namespace.
+            session_key: of their session; empty for none.
+            ids: of both, as the model saw and drew them.
+        """
+        new = _Kept(root, session_key, array("I", ids), self._text(ids))
+        if not new.text or len(new.ids) > TOKENS_MAX or len(new.text) > BYTES_MAX:
+            return
+        self._drop(new.goes_on_from)
+        self._last += 1
+        self._kept[self._last] = new
+        self._tokens += len(new.ids)
+        self._bytes += len(new.text)
+        self._bound(new)
+
+    def ids(self, root: bytes, session_key: str, plain: Sequence[int]) -> Sequence[int]:
+        """Find what the model itself made of a prompt's beginning.
+
+        Args:
+            root: of its namespace; nothing is taken from another.
+            session_key: its session's sequences go before others that share as much text.
+            plain: the prompt, as the tokenizer cuts it.
+
+        Returns:
+            Ids of the same text: ``plain`` itself where nothing better is known.
+        """
+        text = self._text(plain)
+        best, shared = 0, 0
+        newest_first = [(n, one) for n, one in reversed(self._kept.items()) if one.root == root]
+        for number, one in sorted(
+            newest_first, key=lambda item: item[1].session_key != session_key
+        ):
+            if shared < len(text) and one.text.startswith(text[: shared + 1]):
+                best, shared = number, _common(one.text, text)
+        if not shared:
+            return plain
+        self._kept.move_to_end(best)
+        known = self._kept[best].ids
+        mine, theirs = self._border(known, plain, shared)
+        if mine == theirs and list(known[:mine]) == list(plain[:mine]):
+            return plain
+        ids = [*known[:mine], *plain[theirs:]]
+        return ids if self._reads_the_same(ids, plain) else plain
+
+    def forget(self, root: bytes, session_key: str) -> None:
+        """Forget a session."""
+        self._drop(lambda one: (one.root, one.session_key) == (root, session_key))
+
+    def forget_namespace(self, root: bytes) -> None:
+        """Forget all that is of a namespace."""
+        self._drop(lambda one: one.root == root)
+
+    def _drop(self, is_meant: Callable[[_Kept], bool]) -> None:
+        for number in [number for number, one in self._kept.items() if is_meant(one)]:
+            self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        one = self._kept.pop(number)
+        self._tokens -= len(one.ids)
+        self._bytes -= len(one.text)
+
+    def _bound(self, new: _Kept) -> None:
+        if new.session_key:
+            name = (new.root, new.session_key)
+            own = [n for n, one in self._kept.items() if (one.root, one.session_key) == name]
+            for number in own[:-SESSION_SEQUENCES_MAX]:
+                self._remove(number)
+        while (
+            len(self._kept) > SEQUENCES_MAX or self._tokens > TOKENS_MAX or self._bytes > BYTES_MAX
+        ):
+            self._remove(next(iter(self._kept)))
+
+    def _text(self, ids: Sequence[int]) -> bytes:
+        return b"".join(map(self._vocabulary.token_bytes, ids))
+
+    def _size(self, number: int) -> int:
+        return len(self._vocabulary.token_bytes(number))
+
+    def _border(self, known: Sequence[int], plain: Sequence[int], shared: int) -> tuple[int, int]:
+        """Find the last place within ``shared`` bytes where both have a border.
+
+        An id that a text is searched for (special tokens are) stands for itself alone: where
+        only one of both has it, they part.
+
+        Returns:
+            How many ids of each lead there.
+        """
+        added = self._vocabulary.added_ids
+        i = j = reached = reached_plain = 0
+        border = (0, 0)
+        while max(reached, reached_plain) <= shared:
+            if reached == reached_plain:
+                border = (i, j)
+                if i < len(known) and j < len(plain) and known[i] == plain[j]:
+                    reached = reached_plain = reached + self._size(known[i])
+                    i, j = i + 1, j + 1
+                    continue
+            is_known_next = reached <= reached_plain
+            ids, at = (known, i) if is_known_next else (plain, j)
+            if at == len(ids) or ids[at] in added:
+                break
+            if is_known_next:
+                i, reached = i + 1, reached + self._size(known[i])
+            else:
+                j, reached_plain = j + 1, reached_plain + self._size(plain[j])
+        return border
+
+    def _reads_the_same(self, ids: Sequence[int], plain: Sequence[int]) -> bool:
+        """Whether that holds for whole texts too, of a vocabulary whose tokens are no bytes."""
+        decode = self._vocabulary.decode
+        return decode(ids, skip_special_tokens=False) == decode(plain, skip_special_tokens=False)
+
+
+def _common(a: bytes, b: bytes) -> int:
+    """How many bytes two texts share from their start."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
