@@ -8,9 +8,11 @@ and what follows is tokenized as a part of the whole.
 """
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, zip_longest
 from typing import Protocol
 
 SEQUENCES_MAX = 1024  # and so of sessions
@@ -104,9 +106,9 @@ class Provenance:
         self._kept.move_to_end(best)
         known = self._kept[best].ids
         mine, theirs = self._border(known, plain, shared)
-        if mine == theirs and list(known[:mine]) == list(plain[:mine]):
-            return plain
         ids = [*known[:mine], *plain[theirs:]]
+        if ids == list(plain):
+            return plain
         return ids if self._reads_the_same(ids, plain) else plain
 
     def forget(self, root: bytes, session_key: str) -> None:
@@ -140,9 +142,6 @@ class Provenance:
     def _text(self, ids: Sequence[int]) -> bytes:
         return b"".join(map(self._vocabulary.token_bytes, ids))
 
-    def _size(self, number: int) -> int:
-        return len(self._vocabulary.token_bytes(number))
-
     def _border(self, known: Sequence[int], plain: Sequence[int], shared: int) -> tuple[int, int]:
         """Find the last place within ``shared`` bytes where both have a border.
 
@@ -152,25 +151,23 @@ class Provenance:
         Returns:
             How many ids of each lead there.
         """
+        places, plain_places = self._places(known), self._places(plain)
+        added = zip_longest(self._added(known, places), self._added(plain, plain_places))
+        parted = next((filter(None, pair) for pair in added if pair[0] != pair[1]), ())
+        limit = min([shared, *(place for place, _ in parted)])
+        borders = set(plain_places)
+        mine = bisect_right(places, limit) - 1
+        while places[mine] not in borders:
+            mine -= 1
+        return mine, bisect_left(plain_places, places[mine])
+
+    def _places(self, ids: Sequence[int]) -> list[int]:
+        """How many bytes are before each id, and before the end."""
+        return list(accumulate(map(len, map(self._vocabulary.token_bytes, ids)), initial=0))
+
+    def _added(self, ids: Sequence[int], places: Sequence[int]) -> Iterator[tuple[int, int]]:
         added = self._vocabulary.added_ids
-        i = j = reached = reached_plain = 0
-        border = (0, 0)
-        while max(reached, reached_plain) <= shared:
-            if reached == reached_plain:
-                border = (i, j)
-                if i < len(known) and j < len(plain) and known[i] == plain[j]:
-                    reached = reached_plain = reached + self._size(known[i])
-                    i, j = i + 1, j + 1
-                    continue
-            is_known_next = reached <= reached_plain
-            ids, at = (known, i) if is_known_next else (plain, j)
-            if at == len(ids) or ids[at] in added:
-                break
-            if is_known_next:
-                i, reached = i + 1, reached + self._size(known[i])
-            else:
-                j, reached_plain = j + 1, reached_plain + self._size(plain[j])
-        return border
+        return ((place, one) for place, one in zip(places, ids, strict=False) if one in added)
 
     def _reads_the_same(self, ids: Sequence[int], plain: Sequence[int]) -> bool:
         """Whether that holds for whole texts too, of a vocabulary whose tokens are no bytes."""
