@@ -9,7 +9,7 @@ from mlx import nn
 from mlx_lm.generate import BatchGenerator, generate_step
 
 from bramley.bench.timeline import Timeline
-from bramley.worker.cache.build import build_states
+from bramley.worker.cache.build import build_states, model_caches
 from bramley.worker.cache.table import RowTable
 from bramley.worker.models.mlx_lm import layer_caches
 
@@ -65,7 +65,9 @@ class Batch:
     def __init__(self, model: nn.Module, prompts: Sequence[list[int]]) -> None:
         self._model = cast("Any", model)
         self._table = RowTable()
-        self._states = build_states(self._table, layer_caches(model))
+        layers = layer_caches(model)
+        self._states = build_states(self._table, layers)
+        self._caches = model_caches(self._states, layers)
         self.first = mx.array([prompt[-1] for prompt in prompts])
         for row, prompt in enumerate(prompts):
             self._table.join()
@@ -80,7 +82,7 @@ class Batch:
         self._table.begin(rows, ids.shape[1])
         for state in self._states:
             state.prepare()
-        logits = self._model(ids, cache=self._states)
+        logits = self._model(ids, cache=self._caches)
         self._table.commit()
         return logits
 

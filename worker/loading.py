@@ -18,6 +18,7 @@ from bramley.protos.v1 import types_pb2
 from bramley.worker.cache.snapshot import layout, part_bytes, sliceable, stateful
 from bramley.worker.engine.assembly import make_executor
 from bramley.worker.engine.executor import Executor
+from bramley.worker.engine.selfcheck import choose_lane
 from bramley.worker.intake import ModelFacts
 from bramley.worker.models.errors import ModelError
 from bramley.worker.prefix import StateFacts
@@ -91,7 +92,12 @@ def _load(
     settings: WorkerSettings, numerics: Numerics, progress: Callable[[float], None]
 ) -> tuple[Executor, Loaded]:
     # mlx-lm and transformers take 1.5 s to import: not before the sockets are bound.
-    from bramley.worker.models.mlx_lm import layer_caches, load_model, load_tokenizer  # noqa: PLC0415
+    from bramley.worker.models.mlx_lm import (  # noqa: PLC0415
+        layer_caches,
+        load_model,
+        load_tokenizer,
+        own_caches,
+    )
 
     started_s = time.monotonic()
     progress(0.2)
@@ -104,13 +110,17 @@ def _load(
         tokenizer = tokenizer_loading.result()
         weights, config, tokens = digesting.result()
     context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
+    layers, make_caches = layer_caches(model.model), functools.partial(own_caches, model.model)
+    lane = choose_lane(model.model, layers, make_caches, model.vocabulary, numerics.sum_panel)
     executor, cohort = make_executor(
         model.model,
-        layer_caches(model.model),
+        layers,
         heads=model.heads,
         weight_bytes=model.nbytes,
         context_tokens=context,
         sum_panel=numerics.sum_panel,
+        lane=lane,
+        own_caches=make_caches,
     )
     state_layers = cohort.layers
     identity = Identity(
@@ -122,7 +132,10 @@ def _load(
         numerics_epoch=f"mlx {metadata.version('mlx')} {model.dtype} {numerics.name}",
     )
     eos = frozenset(tokenizer.eos_token_ids)
-    log.info("loaded", extra=facts(folder=folder, seconds=f"{time.monotonic() - started_s:.2f}"))
+    log.info(
+        "loaded",
+        extra=facts(folder=folder, lane=lane.value, seconds=f"{time.monotonic() - started_s:.2f}"),
+    )
     return (
         executor,
         Loaded(
@@ -137,8 +150,8 @@ def _load(
                 context_tokens=context,
                 vocabulary=model.vocabulary,
                 eos_token_ids=sorted(eos),
-                max_rows=settings.max_rows,
-                lane=types_pb2.LANE_BATCHED,
+                max_rows=lane.rows_max or settings.max_rows,
+                lane=types_pb2.LANE_SERIAL if lane.rows_max == 1 else types_pb2.LANE_BATCHED,
                 has_chat_template=tokenizer.has_chat_template,
             ),
             revision=model.revision,

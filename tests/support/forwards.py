@@ -8,8 +8,10 @@ import numpy as np
 from mlx import nn
 from numpy.typing import NDArray
 
+from bramley.worker.cache.build import model_caches
 from bramley.worker.cache.table import RowTable
 from bramley.worker.models.contract import LanguageModel
+from bramley.worker.models.mlx_lm import layer_caches
 from support.architectures import states
 from support.blas import BLAS
 
@@ -25,6 +27,7 @@ class Rows:
         self._model: LanguageModel = model
         self.table = RowTable(sum_panel=BLAS.sum_panel)
         self.layers = states(model, self.table)
+        self._caches = model_caches(self.layers, layer_caches(model))
 
     def join(self) -> int:
         """Add an empty row at the end; its index."""
@@ -59,7 +62,9 @@ class Rows:
         width = max(counts)
         padded = [[*tokens, *[JUNK] * (width - len(tokens))] for tokens in content]
         self.table.begin(range(first, first + len(content)), width, counts)
-        logits = self._model(mx.array(padded), cache=self.layers)
+        for layer in self.layers:
+            layer.prepare()
+        logits = self._model(mx.array(padded), cache=self._caches)
         mx.eval(logits, [layer.arrays() for layer in self.layers])
         self.table.commit()
         return [row[:count] for row, count in zip(as_numpy(logits), counts, strict=True)]

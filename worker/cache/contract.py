@@ -128,6 +128,10 @@ class LayerState(Protocol):
         """Exchange two rows (law 5)."""
         ...
 
+    def can_rollback(self, row: int, tokens: int) -> bool:
+        """Whether ``rollback`` is possible; where some layer cannot, none does."""
+        ...
+
     def rollback(self, row: int, tokens: int) -> None:
         """Forget a row's last tokens (law 7).
 

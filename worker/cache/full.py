@@ -1,4 +1,4 @@
-"""Full attention: keys and values of every token."""
+"""Full attention: keys and values of every token, or the latent that they are made of (MLA)."""
 
 import mlx.core as mx
 import numpy as np
@@ -11,12 +11,21 @@ from bramley.worker.cache.table import RowTable
 class FullState(KeysAndValues):
     """One layer's keys and values. Model files see mlx-lm's cache interface."""
 
-    kind = "full"
     is_sliceable = True
     can_keep_graph = True
 
-    def __init__(self, table: RowTable, *, has_grouped_scores: bool = False) -> None:
+    def __init__(
+        self, table: RowTable, *, kind: str = "full", has_grouped_scores: bool = False
+    ) -> None:
+        """Join the table.
+
+        Args:
+            table: of the batch.
+            kind: "latent" where keys and values are what heads are made of, in one (MLA).
+            has_grouped_scores: see LayerCache.
+        """
         super().__init__(table, table.used)
+        self.kind = kind
         self._has_grouped_scores = has_grouped_scores
 
     # What model files call.
@@ -52,6 +61,10 @@ class FullState(KeysAndValues):
         """Have room for ``rows`` x ``columns``, once a forward has told the shapes."""
         self._make_room(rows, columns)
 
+    def can_rollback(self, row: int, tokens: int) -> bool:
+        """Always."""
+        return True
+
     def rollback(self, row: int, tokens: int) -> None:
         """Nothing to do: lowering the length is the rollback."""
         assert 0 <= tokens <= self._table.lengths[row]
@@ -63,7 +76,7 @@ class FullState(KeysAndValues):
     @property
     def layout(self) -> str:
         """Heads, size and dtype of keys and of values; heads come before tokens."""
-        return f"full {self._shapes}"
+        return f"{self.kind} {self._shapes}"
 
     def export_bytes(self, tokens: int) -> int:
         """Keys and values of so many tokens."""

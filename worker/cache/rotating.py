@@ -80,6 +80,10 @@ class RotatingState(KeysAndValues):
         """Have room for ``rows`` of ``columns`` tokens, or of as many as a row ever keeps."""
         self._make_room(rows, min(columns, self._columns_max))
 
+    def can_rollback(self, row: int, tokens: int) -> bool:
+        """As long as no token would see what was dropped."""
+        return tokens == 0 or self._window.still_has(row, self._table.lengths[row] - tokens)
+
     def rollback(self, row: int, tokens: int) -> None:
         """Only check: lowering the length is the rollback."""
         self._window.check_rollback(row, tokens)

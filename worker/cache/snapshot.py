@@ -64,7 +64,7 @@ def spans(layers: Sequence[LayerState], stored: int, stop: int, extent_blocks: i
     Returns:
         Extents in order, then a tail if ``stop`` is within a block, then the state there.
     """
-    if stop <= stored:
+    if stop <= stored or part_bytes(layers, stop) == 0:
         return []
     first, whole, rest = stored // BLOCK, stop // BLOCK, stop % BLOCK
     cut: list[Span] = []

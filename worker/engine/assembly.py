@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from bramley.worker.cache.build import build_states
+from bramley.worker.cache.build import build_states, model_caches
+from bramley.worker.cache.opaque import OpaqueState
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.executor import Executor
-from bramley.worker.models.contract import LanguageModel, LayerCache
+from bramley.worker.models.contract import Lane, LanguageModel, LayerCache
 
 WARM_COLUMNS = 2560  # a long prompt of a conversation, and its answer
 # Padding that a forward may read, as a share of the weights that it reads anyway.
@@ -30,6 +31,8 @@ def make_executor(
     weight_bytes: int,
     context_tokens: int = WARM_COLUMNS,
     sum_panel: int = 0,
+    lane: Lane = Lane.BATCHED,
+    own_caches: Callable[[], Sequence[object]] | None = None,
 ) -> tuple[Executor, Cohort]:
     """Make a warm executor; must run on the thread that will step it.
 
@@ -40,6 +43,8 @@ def make_executor(
         weight_bytes: of its parameters.
         context_tokens: that a row may reach.
         sum_panel: of the BLAS (models/blas.py).
+        lane: how requests share forwards.
+        own_caches: makes the model's own caches, for the lane that runs on them.
 
     Returns:
         The executor, and the cohort that it will hand out first.
@@ -47,12 +52,16 @@ def make_executor(
     Raises:
         ValueError: a layer needs a kind that is not served.
     """
-    make_cohort = _cohorts(layers, sum_panel)
+    if lane is Lane.OWN:
+        assert own_caches is not None
+        make_cohort = _opaque(own_caches)
+    else:
+        make_cohort = _cohorts(layers, sum_panel)
     cohort = make_cohort()
     keeps_graphs = _on_gpu() or weight_bytes <= LAUNCH_BOUND_BYTES
-    executor = Executor(model, make_cohort, heads=heads, keeps_graphs=keeps_graphs)
+    executor = Executor(model, make_cohort, heads=heads, keeps_graphs=keeps_graphs, lane=lane)
     executor.warm_up(cohort, min(context_tokens, WARM_COLUMNS))
-    token_bytes = cohort.bytes_for(1, WARM_COLUMNS) / WARM_COLUMNS
+    token_bytes = max(cohort.bytes_for(1, WARM_COLUMNS) / WARM_COLUMNS, 1)
     waste = int(weight_bytes / WASTE_SHARE / token_bytes)
     executor.waste_columns = max(waste, WASTE_COLUMNS_MIN)
     return executor, cohort
@@ -64,7 +73,18 @@ def _cohorts(layers: Sequence[LayerCache], sum_panel: int) -> Callable[[], Cohor
 
     def make() -> Cohort:
         table = RowTable(width_step, sum_panel, graph_step)
-        return Cohort(table, build_states(table, layers))
+        states = build_states(table, layers)
+        caches = model_caches(states, layers)
+        return Cohort(table, states, lambda: caches)
+
+    return make
+
+
+def _opaque(own_caches: Callable[[], Sequence[object]]) -> Callable[[], Cohort]:
+    def make() -> Cohort:
+        table = RowTable()
+        state = OpaqueState(table, own_caches)
+        return Cohort(table, [state], lambda: state.caches)
 
     return make
 

@@ -4,7 +4,7 @@ Live rows are a prefix of the physical rows. Those that decode come first, so th
 takes them all; rows whose prompt is being prefilled and parked rows follow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
@@ -21,9 +21,22 @@ class Cohort:
         decoding: how many rows, from the first, decode.
     """
 
-    def __init__(self, table: RowTable, layers: Sequence[LayerState]) -> None:
+    def __init__(
+        self,
+        table: RowTable,
+        layers: Sequence[LayerState],
+        caches: Callable[[], Sequence[object]] | None = None,
+    ) -> None:
+        """Make a cohort without rows.
+
+        Args:
+            table: of the states.
+            layers: the states.
+            caches: arranges them as the model's file wants them; as they are unless given.
+        """
         self.table = table
         self.layers = layers
+        self._caches = caches
         self.decoding = 0
         self._slots: list[int] = []
 
@@ -35,6 +48,11 @@ class Cohort:
     def slots(self) -> Sequence[int]:
         """The slot of each row."""
         return self._slots
+
+    @property
+    def caches(self) -> Sequence[object]:
+        """What the model's file is called with."""
+        return self.layers if self._caches is None else self._caches()
 
     @property
     def nbytes(self) -> int:
@@ -115,6 +133,8 @@ class Cohort:
         Raises:
             CannotRollback: some layer cannot go back that far; nothing changed.
         """
+        if not self.can_cut(slot, tokens):
+            raise CannotRollback(f"{self!r} cannot go back to {tokens} tokens")
         row = self.row(slot)
         beyond = self.table.lengths[row] - tokens
         for layer in self.layers:
@@ -124,12 +144,8 @@ class Cohort:
     def can_cut(self, slot: int, tokens: int) -> bool:
         """Whether every layer can go back to a row's first ``tokens``."""
         row = self.row(slot)
-        try:
-            for layer in self.layers:
-                layer.rollback(row, self.table.lengths[row] - tokens)
-        except CannotRollback:
-            return False
-        return True
+        beyond = self.table.lengths[row] - tokens
+        return all(layer.can_rollback(row, beyond) for layer in self.layers)
 
     def prepare(self) -> None:
         """Make room in every layer for the forward that the table describes."""

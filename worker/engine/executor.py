@@ -13,7 +13,7 @@ from bramley.worker.engine.cohort import IDLE_BYTES_MAX, Cohort
 from bramley.worker.engine.costs import Costs
 from bramley.worker.engine.decoding import Decoder
 from bramley.worker.engine.replay import Replay
-from bramley.worker.models.contract import LanguageModel
+from bramley.worker.models.contract import Lane, LanguageModel
 from bramley.worker.request import Request, TokenLogprob
 from bramley.worker.sampling.logprobs import score
 
@@ -27,6 +27,7 @@ class Executor:
         heads: query heads of a layer.
         costs: of forwards, as measured.
         waste_columns: padding that costs a forward as much as one more forward would.
+        lane: how requests may share forwards.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Executor:
         heads: int = 1,
         waste_columns: int = 4096,
         keeps_graphs: bool = False,
+        lane: Lane = Lane.BATCHED,
     ) -> None:
         """Make an executor that is cold.
 
@@ -46,6 +48,7 @@ class Executor:
             heads: query heads of a layer.
             waste_columns: see above.
             keeps_graphs: whether decoding shall keep graphs, if the model's can be kept.
+            lane: see above.
         """
         self._model = model
         self._make_cohort = make_cohort
@@ -53,6 +56,7 @@ class Executor:
         self._keeps_graphs = keeps_graphs
         self.heads = heads
         self.waste_columns = waste_columns
+        self.lane = lane
         self.costs = Costs()
         self._first: Cohort | None = None
         self._warm: Cohort | None = None
@@ -84,7 +88,7 @@ class Executor:
             cohort.empty(0)
             cohort.table.begin(range(1), columns)
             cohort.prepare()
-            logits = self._model(mx.zeros((1, columns), mx.int32), cache=cohort.layers)
+            logits = self._model(mx.zeros((1, columns), mx.int32), cache=cohort.caches)
             cohort.evaluate(logits)
             cohort.table.commit()
             seconds = time.monotonic() - started_s
@@ -94,7 +98,7 @@ class Executor:
             self._decoding.check(cohort)
         self.costs.token_s = max(seconds - self.costs.forward_s, seconds / 4) / tokens
         cohort.leave(0)
-        columns = min(columns_max, IDLE_BYTES_MAX // part_bytes(cohort.layers, 1))
+        columns = min(columns_max, IDLE_BYTES_MAX // max(part_bytes(cohort.layers, 1), 1))
         for layer in cohort.layers:
             layer.reserve(1, columns)
         self._first = self._warm = cohort
@@ -113,7 +117,7 @@ class Executor:
         ]
         cohort.table.begin(rows, columns, tokens)
         cohort.prepare()
-        logits = self._model(mx.array(ids), cache=cohort.layers)
+        logits = self._model(mx.array(ids), cache=cohort.caches)
         first, scored = requests[0], ()
         if first.wants_prompt_logprobs:
             scored = self._prompt_logprobs(logits[0], first)

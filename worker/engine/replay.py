@@ -63,7 +63,8 @@ class Replay:
             # First, or the model would have written already what the graph fails to write.
             kept = self._replayed(graph, cohort, tokens)
             cohort.evaluate(kept)
-            plain = self._model(tokens, cache=cohort.layers)[:, -1, :]
+            _open(cohort, 1, keeps_graph=True)  # the same step again, from the same state
+            plain = self._model(tokens, cache=cohort.caches)[:, -1, :]
             cohort.evaluate(plain)
             cohort.table.commit()
             same = same and bool(mx.array_equal(plain, kept, equal_nan=True).item())
@@ -89,11 +90,12 @@ class Replay:
                 log.warning("the model's graphs are kept no longer", exc_info=True)
                 self._keeps_graphs = False
                 self._graphs.clear()
-        return self._model(tokens, cache=cohort.layers)[:, -1, :]
+        return self._model(tokens, cache=cohort.caches)[:, -1, :]
 
     def _kept(self, cohort: Cohort) -> Graph | None:
-        # All layers get their room together.
-        room = tuple(array.shape for array in cohort.layers[0].arrays())
+        # All layers of a kind get their room together.
+        kinds = {layer.kind: layer for layer in cohort.layers}
+        room = tuple(array.shape for layer in kinds.values() for array in layer.arrays())
         shape: Shape = (cohort.table.count, cohort.table.width, room)
         if shape in self._graphs:
             self._graphs.move_to_end(shape)
@@ -126,7 +128,7 @@ class Replay:
         table.replace_firsts(firsts)
         _adopt(cohort, arrays)
         try:
-            logits = self._model(tokens, cache=cohort.layers)[:, -1, :]
+            logits = self._model(tokens, cache=cohort.caches)[:, -1, :]
             return logits, _arrays(cohort)
         finally:
             table.replace_firsts(real[0])

@@ -50,11 +50,13 @@ class Limits:
         chunk_tokens: of one chunk at most.
         heads: query heads of a layer: attention scores of a chunk take memory for each.
         workspace_bytes: of those scores at most.
+        shares_chunks: whether several prompts may go into one forward.
     """
 
     chunk_tokens: int
     heads: int = 1
     workspace_bytes: int = WORKSPACE_BYTES
+    shares_chunks: bool = True
 
 
 def due_s(request: Request, costs: Costs) -> float:
@@ -145,7 +147,7 @@ def schedule(
     filling.sort(key=lambda request: due_s(request, costs))
     head = filling[0]
     tokens = _chunk_tokens(head, costs, limits, SHARED_S if decode else ALONE_S)
-    return _shared(filling, cohorts, tokens)
+    return _shared(filling if limits.shares_chunks else filling[:1], cohorts, tokens)
 
 
 def _chunk_tokens(head: Request, costs: Costs, limits: Limits, seconds: float) -> int:

@@ -31,6 +31,7 @@ from bramley.worker.engine.scheduler import WORKSPACE_BYTES, Limits, admit, sche
 from bramley.worker.engine.seating import Seating
 from bramley.worker.engine.slots import Slots
 from bramley.worker.engine.stopping import finish
+from bramley.worker.models.contract import Lane
 from bramley.worker.request import Phase, Request
 from bramley.worker.settings import WorkerSettings
 
@@ -65,8 +66,14 @@ class Steps:
         if settings.state_bytes is not None:
             workspace = min(settings.state_bytes // WORKSPACE_SHARE, WORKSPACE_BYTES)
             state_bytes = settings.state_bytes - workspace
-        self._limits = Limits(settings.prefill_chunk_tokens, executor.heads, workspace)
-        self._slots = Slots(settings.max_rows)
+        lane = executor.lane
+        self._limits = Limits(
+            settings.prefill_chunk_tokens,
+            executor.heads,
+            workspace,
+            shares_chunks=lane is Lane.BATCHED,
+        )
+        self._slots = Slots(min(settings.max_rows, lane.rows_max or settings.max_rows))
         self._seating = Seating(
             self._slots,
             executor.cohort,

@@ -1,7 +1,8 @@
 """What the engine asks of a model: one call, and what state its layers keep."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Literal, Protocol
 
 import mlx.core as mx
@@ -23,19 +24,44 @@ class LanguageModel(Protocol):
         ...
 
 
+class Lane(Enum):
+    """How a model's requests may share forwards, from the best to the last resort.
+
+    Attributes:
+        BATCHED: rows of any lengths, prompts of different lengths among them.
+        APART: each prompt in forwards of its own; decode steps are shared.
+        SERIAL: one request at a time.
+        OWN: one request at a time, on the model's own caches, which nobody stores.
+    """
+
+    BATCHED = "batched"
+    APART = "prompts apart"
+    SERIAL = "serial"
+    OWN = "serial, own caches"
+
+    @property
+    def rows_max(self) -> int | None:
+        """Requests that may run at a time; None for any number."""
+        return None if self in (Lane.BATCHED, Lane.APART) else 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCache:
     """The state that one layer keeps between steps.
 
     Attributes:
-        kind: "full" holds every position, "rotating" the last ``window`` of them and the first
-            ``keep``, "recurrent" a fixed size, "composite" several ``parts``.
+        kind: "full" holds every position, "latent" likewise, as what keys and values are made
+            of (MLA), "rotating" the last ``window`` of them and the first ``keep``, "recurrent"
+            ``arrays`` of a fixed size, "composite" several ``parts``. "unknown" is all else.
         has_grouped_scores: whether its attention has an axis for the queries that share a key,
             and so must its mask: (B, 1, 1, L, width).
+        view: makes of a state what the model file wants to see in its place.
     """
 
-    kind: Literal["full", "rotating", "recurrent", "composite", "unknown"]
+    kind: Literal["full", "latent", "rotating", "recurrent", "composite", "unknown"]
     window: int = 0
     keep: int = 0
+    arrays: int = 0
     has_grouped_scores: bool = False
     parts: tuple["LayerCache", ...] = ()
+    view: Callable[[Any], object] | None = None

@@ -10,7 +10,7 @@ import json
 import logging
 import resource
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx import utils as trees
 
+from bramley.worker.cache.recurrent import RecurrentState
 from bramley.worker.models.contract import LayerCache
 from bramley.worker.models.errors import ModelError
 from bramley.worker.models.rope import share_angles
@@ -144,10 +145,26 @@ def parameter_bytes(model: nn.Module) -> int:
 
 def layer_caches(model: nn.Module) -> list[LayerCache]:
     """What each layer's state is, by the caches that the model itself would make."""
-    layers = [_layer_cache(cache) for cache in _cache.make_prompt_cache(model)]
-    if _has_grouped_scores(model):
-        return [replace(layer, has_grouped_scores=True) for layer in layers]
-    return layers
+    full: LayerCache = LayerCache(
+        kind="latent" if _keeps_latents(model) else "full",
+        has_grouped_scores=_has_grouped_scores(model),
+    )
+    return [_layer_cache(cache, full) for cache in own_caches(model)]
+
+
+def own_caches(model: nn.Module) -> list[object]:
+    """Make the caches that mlx-lm would run the model on, for one row."""
+    return cast("list[object]", _cache.make_prompt_cache(model))
+
+
+def _keeps_latents(model: nn.Module) -> bool:
+    # One latent instead of keys and values by head, of which each head makes its own.
+    arguments = getattr(model, "args", None)
+    for each in (arguments, getattr(arguments, "text_config", None)):
+        facts = cast("Mapping[str, Any]", each if isinstance(each, dict) else vars(each or object))
+        if facts.get("kv_lora_rank"):
+            return True
+    return False
 
 
 def _has_grouped_scores(model: nn.Module) -> bool:
@@ -160,18 +177,42 @@ def _has_grouped_scores(model: nn.Module) -> bool:
     return facts.args.num_key_value_heads < facts.args.num_attention_heads
 
 
-def _layer_cache(cache: object) -> LayerCache:
+def _layer_cache(cache: object, full: LayerCache) -> LayerCache:
     facts = cast("Any", cache)
     kind = type(cache)  # the very class: a subclass may mean another layout
     if kind is _cache.KVCache:
-        return LayerCache(kind="full")
+        return full
     if kind is _cache.RotatingKVCache:
         return LayerCache(kind="rotating", window=facts.max_size, keep=facts.keep)
     if kind is _cache.ArraysCache:
-        return LayerCache(kind="recurrent")
+        return LayerCache(kind="recurrent", arrays=len(facts.cache), view=_Arrays)
     if kind is _cache.CacheList:
-        return LayerCache(kind="composite", parts=tuple(map(_layer_cache, facts.caches)))
+        parts = tuple(_layer_cache(part, full) for part in facts.caches)
+        return LayerCache(kind="composite", parts=parts)
     return LayerCache(kind="unknown")
+
+
+class _Arrays(_cache.ArraysCache):
+    """A recurrent state as model files want it: some ask for this very class."""
+
+    def __init__(self, state: RecurrentState) -> None:
+        self._state = state
+
+    def __getitem__(self, index: int) -> mx.array | None:
+        return self._state[index]
+
+    def __setitem__(self, index: int, value: mx.array) -> None:
+        self._state[index] = value
+
+    @property
+    def lengths(self) -> mx.array | None:
+        return self._state.lengths
+
+    def advance(self, N: int) -> None:  # noqa: N803 mlx-lm's name
+        """Nothing to do: the table counts."""
+
+    def make_mask(self, N: int) -> mx.array | None:  # noqa: N803 mlx-lm's name
+        return self._state.make_mask(N)
 
 
 def _check_folder(folder: Path) -> None:
