@@ -21,7 +21,7 @@ from bramley.bench.timeline import Timeline
 from bramley.common.main import leave
 from bramley.worker.engine.assembly import make_executor
 from bramley.worker.engine.executor import Executor
-from bramley.worker.models.mlx_lm import layer_caches, parameter_bytes
+from bramley.worker.models.mlx_lm import model_parts
 
 ROWS = (1, 4, 8)
 PRODUCT_STEPS = 50
@@ -32,8 +32,9 @@ def ours(shape: str, dtype: mx.Dtype) -> Ours:
 
     def load() -> Executor:
         model = build(shape, dtype)
-        heads, nbytes = SHAPES[shape]["num_attention_heads"], parameter_bytes(model)
-        return make_executor(model, layer_caches(model), heads=heads, weight_bytes=nbytes)[0]
+        facts = SHAPES[shape]
+        heads, vocabulary = facts["num_attention_heads"], facts["vocab_size"]
+        return make_executor(model_parts(model, vocabulary=vocabulary, heads=heads))[0]
 
     return Ours(load, max(ROWS))
 

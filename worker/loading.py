@@ -93,10 +93,9 @@ def _load(
 ) -> tuple[Executor, Loaded]:
     # mlx-lm and transformers take 1.5 s to import: not before the sockets are bound.
     from bramley.worker.models.mlx_lm import (  # noqa: PLC0415
-        layer_caches,
         load_model,
         load_tokenizer,
-        own_caches,
+        model_parts,
     )
 
     started_s = time.monotonic()
@@ -110,17 +109,10 @@ def _load(
         tokenizer = tokenizer_loading.result()
         weights, config, tokens = digesting.result()
     context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
-    layers, make_caches = layer_caches(model.model), functools.partial(own_caches, model.model)
-    lane = choose_lane(model.model, layers, make_caches, model.vocabulary, numerics.sum_panel)
+    parts = model_parts(model.model, vocabulary=model.vocabulary, heads=model.heads)
+    lane = choose_lane(parts, numerics.sum_panel)
     executor, cohort = make_executor(
-        model.model,
-        layers,
-        heads=model.heads,
-        weight_bytes=model.nbytes,
-        context_tokens=context,
-        sum_panel=numerics.sum_panel,
-        lane=lane,
-        own_caches=make_caches,
+        parts, lane, context_tokens=context, sum_panel=numerics.sum_panel
     )
     state_layers = cohort.layers
     identity = Identity(

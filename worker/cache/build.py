@@ -27,9 +27,10 @@ def build_states(table: RowTable, layers: Sequence[LayerCache]) -> list[LayerSta
 
 
 def model_caches(states: Sequence[LayerState], layers: Sequence[LayerCache]) -> list[object]:
-    """Arrange a model's states as its file wants them: one object a layer.
+    """Arrange a model's states as its file wants them.
 
-    A layer with several caches gets a list of its states.
+    Returns:
+        One object a layer; of a layer with several caches, a list of its states.
     """
     rest = iter(states)
     return [_seen(layer, rest) for layer in layers]

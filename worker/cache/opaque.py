@@ -115,6 +115,6 @@ def _arrays(value: object) -> Iterator[mx.array]:
         for each in value:  # pyright: ignore[reportUnknownVariableType]
             yield from _arrays(each)  # pyright: ignore[reportUnknownArgumentType]
     elif isinstance(value, dict):
-        yield from _arrays(list(value.values()))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        yield from _arrays(list(value.values()))  # pyright: ignore[reportUnknownArgumentType]
     elif hasattr(value, "__dict__"):
         yield from _arrays(list(vars(value).values()))

@@ -9,7 +9,7 @@ from bramley.worker.cache.opaque import OpaqueState
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.executor import Executor
-from bramley.worker.models.contract import Lane, LanguageModel, LayerCache
+from bramley.worker.models.contract import Lane, LayerCache, ModelParts
 
 WARM_COLUMNS = 2560  # a long prompt of a conversation, and its answer
 # Padding that a forward may read, as a share of the weights that it reads anyway.
@@ -24,27 +24,19 @@ LAUNCH_BOUND_BYTES = 32 << 20
 
 
 def make_executor(
-    model: LanguageModel,
-    layers: Sequence[LayerCache],
+    parts: ModelParts,
+    lane: Lane = Lane.BATCHED,
     *,
-    heads: int,
-    weight_bytes: int,
     context_tokens: int = WARM_COLUMNS,
     sum_panel: int = 0,
-    lane: Lane = Lane.BATCHED,
-    own_caches: Callable[[], Sequence[object]] | None = None,
 ) -> tuple[Executor, Cohort]:
     """Make a warm executor; must run on the thread that will step it.
 
     Args:
-        model: whose parameters are in memory.
-        layers: what state its layers keep.
-        heads: query heads of a layer.
-        weight_bytes: of its parameters.
+        parts: of the model.
+        lane: how its requests share forwards.
         context_tokens: that a row may reach.
         sum_panel: of the BLAS (models/blas.py).
-        lane: how requests share forwards.
-        own_caches: makes the model's own caches, for the lane that runs on them.
 
     Returns:
         The executor, and the cohort that it will hand out first.
@@ -53,16 +45,17 @@ def make_executor(
         ValueError: a layer needs a kind that is not served.
     """
     if lane is Lane.OWN:
-        assert own_caches is not None
-        make_cohort = _opaque(own_caches)
+        make_cohort = _opaque(parts.own_caches)
     else:
-        make_cohort = _cohorts(layers, sum_panel)
+        make_cohort = _cohorts(parts.layers, sum_panel)
     cohort = make_cohort()
-    keeps_graphs = _on_gpu() or weight_bytes <= LAUNCH_BOUND_BYTES
-    executor = Executor(model, make_cohort, heads=heads, keeps_graphs=keeps_graphs, lane=lane)
+    keeps_graphs = _on_gpu() or parts.weight_bytes <= LAUNCH_BOUND_BYTES
+    executor = Executor(
+        parts.model, make_cohort, heads=parts.heads, keeps_graphs=keeps_graphs, lane=lane
+    )
     executor.warm_up(cohort, min(context_tokens, WARM_COLUMNS))
     token_bytes = max(cohort.bytes_for(1, WARM_COLUMNS) / WARM_COLUMNS, 1)
-    waste = int(weight_bytes / WASTE_SHARE / token_bytes)
+    waste = int(parts.weight_bytes / WASTE_SHARE / token_bytes)
     executor.waste_columns = max(waste, WASTE_COLUMNS_MIN)
     return executor, cohort
 

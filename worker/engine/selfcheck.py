@@ -7,7 +7,7 @@ their next tokens compared. The first lane is taken whose scores agree.
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import mlx.core as mx
@@ -16,7 +16,7 @@ from bramley.common.logs import facts
 from bramley.worker.cache.build import build_states, model_caches
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
-from bramley.worker.models.contract import Lane, LanguageModel, LayerCache
+from bramley.worker.models.contract import Lane, LanguageModel, ModelParts
 
 log = logging.getLogger(__name__)
 
@@ -36,33 +36,22 @@ _FAULTS = (
     ValueError,
 )
 
-OwnCaches = Callable[[], Sequence[object]]
 
-
-def choose_lane(
-    model: LanguageModel,
-    layers: Sequence[LayerCache],
-    own_caches: OwnCaches,
-    vocabulary: int,
-    sum_panel: int = 0,
-) -> Lane:
+def choose_lane(parts: ModelParts, sum_panel: int = 0) -> Lane:
     """Choose the best lane in which a model is right.
 
     Args:
-        model: whose parameters are in memory.
-        layers: what state its layers keep.
-        own_caches: makes the caches that the model itself would run on.
-        vocabulary: width of its logits.
+        parts: of the model.
         sum_panel: of the BLAS (models/blas.py).
 
     Returns:
         The first one whose scores are the model's own.
     """
-    sequences = [_tokens(length, vocabulary) for length in _LENGTHS]
-    right = [_alone(model, own_caches(), tokens) for tokens in sequences]
+    sequences = [_tokens(length, parts.vocabulary) for length in _LENGTHS]
+    right = [_alone(parts, tokens) for tokens in sequences]
     for lane in (Lane.BATCHED, Lane.APART, Lane.SERIAL):
         try:
-            scores = _served(model, layers, sequences, lane, sum_panel)
+            scores = _served(parts, sequences, lane, sum_panel)
             apart = max(map(_distance, scores, right))
         except _FAULTS as error:
             log.info("a lane is not for this model", extra=facts(lane=lane.value, error=error))
@@ -78,41 +67,38 @@ def _tokens(count: int, vocabulary: int) -> list[int]:
     return [(7919 * (place + 1) * (count + place) + 13) % vocabulary for place in range(count)]
 
 
-def _alone(model: LanguageModel, caches: Sequence[object], tokens: Sequence[int]) -> mx.array:
+def _alone(parts: ModelParts, tokens: Sequence[int]) -> mx.array:
     """Scores after a sequence, its last token a step of its own, (V,)."""
-    model(mx.array([tokens[:-1]]), cache=caches)
-    logits = model(mx.array([tokens[-1:]]), cache=caches)[0, -1]
+    caches = parts.own_caches()
+    parts.model(mx.array([tokens[:-1]]), cache=caches)
+    logits = parts.model(mx.array([tokens[-1:]]), cache=caches)[0, -1]
     mx.eval(logits)
     return logits
 
 
 def _served(
-    model: LanguageModel,
-    layers: Sequence[LayerCache],
-    sequences: Sequence[Sequence[int]],
-    lane: Lane,
-    sum_panel: int,
+    parts: ModelParts, sequences: Sequence[Sequence[int]], lane: Lane, sum_panel: int
 ) -> list[mx.array]:
     if lane is Lane.SERIAL:
         return [
             scores
             for tokens in sequences
-            for scores in _served(model, layers, [tokens], Lane.APART, sum_panel)
+            for scores in _served(parts, [tokens], Lane.APART, sum_panel)
         ]
     table = RowTable(sum_panel=sum_panel)
-    states = build_states(table, layers)
-    cohort = Cohort(table, states, lambda: model_caches(states, layers))
+    states = build_states(table, parts.layers)
+    cohort = Cohort(table, states, lambda: model_caches(states, parts.layers))
     for slot, _ in enumerate(sequences):
         cohort.join(slot)
     prompts = [list(tokens[:-1]) for tokens in sequences]
     if lane is Lane.APART:
         for row, prompt in enumerate(prompts):
             for piece in _pieces([prompt]):
-                _forward(model, cohort, row, piece)
+                _forward(parts.model, cohort, row, piece)
     else:
         for piece in _pieces(prompts):
-            _forward(model, cohort, 0, piece)
-    logits = _forward(model, cohort, 0, [[tokens[-1]] for tokens in sequences])
+            _forward(parts.model, cohort, 0, piece)
+    logits = _forward(parts.model, cohort, 0, [[tokens[-1]] for tokens in sequences])
     return [logits[row, -1] for row, _ in enumerate(sequences)]
 
 

@@ -65,3 +65,24 @@ class LayerCache:
     has_grouped_scores: bool = False
     parts: tuple["LayerCache", ...] = ()
     view: Callable[[Any], object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelParts:
+    """What it takes to run a model whose parameters are in memory.
+
+    Attributes:
+        model: to be called.
+        layers: what state its layers keep.
+        own_caches: makes the caches that it would run on by itself, for one row.
+        vocabulary: width of its logits.
+        heads: query heads of a layer.
+        weight_bytes: of its parameters.
+    """
+
+    model: LanguageModel
+    layers: Sequence[LayerCache]
+    own_caches: Callable[[], Sequence[object]]
+    vocabulary: int
+    heads: int
+    weight_bytes: int

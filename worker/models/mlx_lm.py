@@ -5,6 +5,7 @@ transformers (1.5 s); load the BLAS first.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -19,7 +20,7 @@ from mlx import nn
 from mlx import utils as trees
 
 from bramley.worker.cache.recurrent import RecurrentState
-from bramley.worker.models.contract import LayerCache
+from bramley.worker.models.contract import LayerCache, ModelParts
 from bramley.worker.models.errors import ModelError
 from bramley.worker.models.rope import share_angles
 
@@ -136,6 +137,18 @@ def load_tokenizer(folder: Path) -> TokenizerWrapper:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         raise ModelError(f"{folder} holds no usable tokenizer: {_told(error)}") from error
+
+
+def model_parts(model: nn.Module, *, vocabulary: int, heads: int) -> ModelParts:
+    """Name what the engine needs of a model."""
+    return ModelParts(
+        model=model,
+        layers=layer_caches(model),
+        own_caches=functools.partial(own_caches, model),
+        vocabulary=vocabulary,
+        heads=heads,
+        weight_bytes=parameter_bytes(model),
+    )
 
 
 def parameter_bytes(model: nn.Module) -> int:
