@@ -1,7 +1,10 @@
-"""Writes the generated pages, docs/settings.md and docs/metrics.md, from the code they describe."""
+"""Writes the generated pages, settings.md, metrics.md and models.md, from what they describe."""
 
+import collections
+import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -13,6 +16,7 @@ from bramley.router.settings import RouterSettings
 from bramley.worker.settings import WorkerSettings
 
 HERE = Path(__file__).parent
+LANES = HERE.parent / "tests" / "golden" / "lanes.json"
 MARK = "<!-- Written by docs/generate.py: change the code, then `make docs`. -->\n"
 _ATTRIBUTE = re.compile(r"^ {8}(\w+): (.*(?:\n {12,}.*)*)", re.MULTILINE)
 
@@ -96,7 +100,57 @@ def metrics_page() -> str:
     return "\n".join([*parts, ""])
 
 
-PAGES = {"settings.md": settings_page, "metrics.md": metrics_page}
+# By the names of worker/models/contract.py's Lane, from the best to the last resort.
+_LANES = {
+    "batched": ("batched", "requests of any lengths share forwards"),
+    "prompts apart": (
+        "batched, prompts prefilled one at a time",
+        "a prompt has its forwards to itself; decoding rows share theirs",
+    ),
+    "serial": ("serial", "one request at a time"),
+    "serial, own caches": (
+        "serial, on its own caches",
+        "one request at a time, and nothing of it is kept for the next",
+    ),
+    "not tried": ("not tried", "no tiny model of it can be built here"),
+}
+
+
+def models_page() -> str:
+    """Say of every architecture in which lane it runs."""
+    records: dict[str, dict[str, str]] = json.loads(LANES.read_text())
+    # A variant, as in "llama yarn", is another way through the file of an architecture.
+    architectures = {name: record for name, record in records.items() if " " not in name}
+    variants = {name: record for name, record in records.items() if " " in name}
+    count = collections.Counter(record["lane"] for record in architectures.values())
+    parts = [
+        "# Models\n",
+        MARK,
+        f"mlx-lm has {len(architectures)} model files. A tiny random model of each is run in the",
+        "tests: rows of several lengths, prompts in pieces, rows that come, go and are restored,",
+        "and every logit is compared with mlx-lm's own for the prompt alone. When a worker loads",
+        "a model, it checks by itself which lane is right for it, so that this table does not",
+        "decide: a model that is not in it is served, too.\n",
+        "| lane | architectures | what it means |",
+        "|---|---|---|",
+        *(f"| {name} | {count[lane]} | {text} |" for lane, (name, text) in _LANES.items()),
+        "\n## Architectures\n",
+        *_lane_rows(architectures.items()),
+        "\n## Variants\n",
+        "Other ways through some of these files: windows, scaled rotations, other layers.\n",
+        *_lane_rows(variants.items()),
+    ]
+    return "\n".join([*parts, ""])
+
+
+def _lane_rows(records: Iterable[tuple[str, dict[str, str]]]) -> list[str]:
+    return ["| architecture | lane | layers keep | why |", "|---|---|---|---|"] + [
+        f"| `{name}` | {_LANES[record['lane']][0]} | {record['layers']} | {record['why']} |"
+        for name, record in records
+    ]
+
+
+PAGES = {"settings.md": settings_page, "metrics.md": metrics_page, "models.md": models_page}
 
 if __name__ == "__main__":
     for file, page in PAGES.items():

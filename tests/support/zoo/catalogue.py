@@ -70,8 +70,9 @@ _CALL_FOR_THEMSELVES = {
 
 def file_of(name: str) -> str:
     """Return the model file of a config, without its ending."""
-    kind = CONFIGS[name]["model_type"]
-    return cast("dict[str, str]", MODEL_REMAPPING).get(kind, kind)
+    kind = str(CONFIGS[name]["model_type"])
+    remapped: dict[str, str] = MODEL_REMAPPING
+    return remapped.get(kind, kind)
 
 
 def build(name: str, seed: int = 0) -> nn.Module:

@@ -67,7 +67,6 @@ CONFIGS: dict[str, Config] = {
         "minicpm": {"dim_model_base": 32, "scale_depth": 1.4, "scale_emb": 3.0},
         "mistral3": {"text_config": {"model_type": "llama", **SHAPE}},
         "nanbeige": {"num_loops": 2},
-        "nanbeige shared": {"num_loops": 2, "loop_share_kv": True},
         "nanochat": {},
         "nemotron": {"hidden_act": "relu2"},
         "nemotron-nas": {
