@@ -66,6 +66,11 @@ class Place(NamedTuple):
         return self.entry.object.token_ids_le[start : start + BLOCK * TOKEN_BYTES]
 
     @property
+    def end(self) -> int:
+        """Where in the bytes of its object's token ids the part's end."""
+        return (self.part + 1) * BLOCK * TOKEN_BYTES
+
+    @property
     def first_token(self) -> int:
         """Tokens before the part."""
         return self.entry.object.first_token + self.part * BLOCK
@@ -98,12 +103,14 @@ class Catalogue:
         self._states: dict[_Key, dict[int, dict[bytes, Entry]]] = {}
         self._ends: dict[_Key, Entry] = {}  # tails and states by their own hash
         self._children: dict[bytes, set[str]] = {}
+        self._sessions: dict[tuple[bytes, str], set[str]] = {}
 
     def add(self, entry: Entry) -> None:
         """Make an entry findable; neither in RAM nor on disk, as far as is known here."""
         stored = entry.object
         self.entries[entry.id] = entry
         self._children.setdefault(stored.parent, set()).add(entry.id)
+        self._sessions.setdefault((stored.root, stored.session_key), set()).add(entry.id)
         if stored.kind == "state":
             by_length = self._states.setdefault((stored.group, stored.parent), {})
             by_length.setdefault(stored.tokens, {})[stored.token_ids_le] = entry
@@ -127,6 +134,7 @@ class Catalogue:
         self.left_disk(entry)
         del self.entries[entry.id]
         _drop(self._children, stored.parent, entry.id)
+        _drop(self._sessions, (stored.root, stored.session_key), entry.id)
         if self._ends.get((stored.group, stored.chain)) is entry:
             del self._ends[stored.group, stored.chain]
         if stored.kind == "state":
@@ -236,12 +244,19 @@ class Catalogue:
 
     def is_reachable(self, group: str, chain: bytes, root: bytes) -> bool:
         """Whether an unbroken line of whole blocks leads from the root to ``chain``."""
-        while chain != root:
-            place = self.block(group, chain)
-            if place is None:
-                return False
+        for place in self.line(group, chain, root):
             chain = place.entry.object.parent
-        return True
+        return chain == root
+
+    def line(self, group: str, chain: bytes, root: bytes) -> Iterator[Place]:
+        """The objects that lead to ``chain``, from its end back to the root or to a gap."""
+        while chain != root and (place := self.block(group, chain)) is not None:
+            yield place
+            chain = place.entry.object.parent
+
+    def of_session(self, root: bytes, session_key: str) -> list[Entry]:
+        """All that was stored under a session's key, or without one."""
+        return [self.entries[name] for name in self._sessions.get((root, session_key), ())]
 
 
 def _tokens(place: Place) -> bytes:

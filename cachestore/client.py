@@ -115,6 +115,30 @@ class StoreClient:
                 await link.stub.OpenNamespace(request, timeout=self._wait_s)
         return root
 
+    def forget_namespace(self, root: bytes) -> None:
+        """Declare a namespace to no store any more."""
+        self._namespaces.pop(root, None)
+
+    async def recall(
+        self, root: bytes, session_key: str, limit: int
+    ) -> Sequence[pb.RecallResponse.Sequence] | None:
+        """Ask what was said in a session; None where no store said."""
+        link = self._answering
+        if link is not None:
+            request = pb.RecallRequest(root=root, session_key=session_key, limit=limit)
+            with self._tolerated(link):
+                return (await link.stub.Recall(request, timeout=self._wait_s)).sequences
+        return None
+
+    async def close_session(self, root: bytes, session_key: str) -> bool:
+        """Have a session protected no longer; says whether the store knew it."""
+        link = self._answering
+        if link is not None:
+            request = pb.CacheStoreServiceCloseSessionRequest(root=root, session_key=session_key)
+            with self._tolerated(link):
+                return (await link.stub.CloseSession(request, timeout=self._wait_s)).found
+        return False
+
     async def match(
         self, root: bytes, chains: bytes, token_ids_le: bytes, timeout_s: float | None = None
     ) -> Match | None:

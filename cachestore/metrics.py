@@ -67,6 +67,7 @@ GAUGES: tuple[tuple[str, str], ...] = (
     ("ssd_budget_bytes", "Bytes of the disk that the SSD tier may take"),
     ("ssd_is_on", "1 if there is an SSD tier"),
     ("ssd_is_failing", "1 while the disk is left alone because it is full or sick"),
+    ("sessions", "Sessions whose newest objects leave last"),
     ("pending", "Sealed objects without a file"),
     ("pending_bytes", "Payload of sealed objects without a file"),
     ("read_leases", "Read leases"),

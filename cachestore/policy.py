@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from bramley.cachestore.catalogue import Catalogue, Entry
+from bramley.cachestore.sessions import Rank
 
 BREAKER_MIN_S = 5.0
 BREAKER_MAX_S = 300.0
@@ -12,33 +13,52 @@ def ram_victim(
     catalogue: Catalogue,
     is_leased: Callable[[str], bool],
     may_lose: Callable[[Entry], bool],
+    rank: Callable[[Entry], Rank],
     now_s: float,
 ) -> Entry | None:
-    """Choose whose bytes leave RAM: the least recently used that can be had again.
+    """Choose whose bytes leave RAM: of the lowest rank the least recently used.
 
     Args:
         catalogue: of all.
         is_leased: whether a reader holds the object.
         may_lose: whether an object may go that is nowhere else; only leaves do.
+        rank: what open sessions make of it.
         now_s: the time.
 
     Returns:
         The victim; it is lost if it is not on disk.
     """
-    for entry in _free(catalogue.ram.values(), is_leased, now_s):
-        if entry.on_disk or (may_lose(entry) and catalogue.is_leaf(entry)):
-            return entry
-    return None
+    return _lowest(
+        rank,
+        (
+            entry
+            for entry in _free(catalogue.ram.values(), is_leased, now_s)
+            if entry.on_disk or (may_lose(entry) and catalogue.is_leaf(entry))
+        ),
+    )
 
 
 def disk_victim(
-    catalogue: Catalogue, is_leased: Callable[[str], bool], now_s: float
+    catalogue: Catalogue,
+    is_leased: Callable[[str], bool],
+    rank: Callable[[Entry], Rank],
+    now_s: float,
 ) -> Entry | None:
-    """Choose whose file is removed: the least recently used that nothing follows from."""
-    for entry in _free(catalogue.disk.values(), is_leased, now_s):
-        if catalogue.is_leaf(entry):
+    """Choose whose file is removed, in the same order: nothing follows from it."""
+    free = _free(catalogue.disk.values(), is_leased, now_s)
+    return _lowest(rank, (entry for entry in free if catalogue.is_leaf(entry)))
+
+
+def _lowest(rank: Callable[[Entry], Rank], entries: Iterable[Entry]) -> Entry | None:
+    """Find the first of the lowest rank; no more are looked at than it takes."""
+    victim, lowest = None, Rank.NEWEST
+    for entry in entries:
+        at = rank(entry)
+        if at is Rank.FREE:
             return entry
-    return None
+        if victim is None or at < lowest:
+            victim, lowest = entry, at
+    return victim
 
 
 def _free(

@@ -13,6 +13,7 @@ from bramley.cachestore.events import Event
 from bramley.cachestore.leases import ReadLease, WriteLease
 from bramley.cachestore.matching import Query
 from bramley.cachestore.passing import Connection, DataSocket
+from bramley.cachestore.recall import recall
 from bramley.cachestore.segments import Segment
 from bramley.cachestore.store import Existing, Refused, Seal, Store
 from bramley.common.errors import (
@@ -273,6 +274,29 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
     async def Stats(self, request: pb.StatsRequest, context: Context) -> pb.StatsResponse:
         """Tell counts."""
         return pb.StatsResponse(counters=dict(self._store.counts), gauges=self._store.gauges())
+
+    # Sessions
+
+    async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:
+        """Tell what was said in one."""
+        namespace = self._store.namespace(request.root)
+        catalogue = self._store.tiers.catalogue
+        found = recall(catalogue, namespace, request.session_key, request.limit)
+        return pb.RecallResponse(
+            sequences=[
+                pb.RecallResponse.Sequence(
+                    token_ids_le=one.token_ids_le, first_token=one.first_token, header=one.header
+                )
+                for one in found
+            ]
+        )
+
+    async def CloseSession(
+        self, request: pb.CacheStoreServiceCloseSessionRequest, context: Context
+    ) -> pb.CacheStoreServiceCloseSessionResponse:
+        """Protect it no longer."""
+        found = self._store.tiers.sessions.close(request.root, request.session_key)
+        return pb.CacheStoreServiceCloseSessionResponse(found=found)
 
     # Administration
 

@@ -154,7 +154,10 @@ class Spiller:
         if size > self._tiers.catalogue.disk_bytes:
             return False  # and so none goes in vain
         while size > 0:
-            victim = disk_victim(self._tiers.catalogue, self._tiers.leases.is_pinned, monotonic())
+            tiers = self._tiers
+            victim = disk_victim(
+                tiers.catalogue, tiers.leases.is_pinned, tiers.sessions.rank, monotonic()
+            )
             if victim is None:
                 return False
             removal = self._tiers.discard(victim, "failed")

@@ -182,6 +182,7 @@ class Store:
         try:
             for entry in reversed(entries):  # so that what others follow from is the last to go
                 self.tiers.catalogue.touch(entry, now_s)
+                self.tiers.sessions.used(entry, now_s)
                 self.touched.add(entry.id)
             self.counts["acquired_ram"] += sum(entry.run is not None for entry in entries)
             self.counts["acquired_ssd"] += sum(entry.run is None for entry in entries)
@@ -389,12 +390,23 @@ class Store:
             return existing
         entry = Entry(stored, used_s=monotonic())
         self.tiers.hold(entry, lease.run)
+        self._note_session(namespace, entry)
         self.tiers.supersede_tails(entry, on_disk=False)
         self._points.reach("seal.visible")
         if self.spiller is not None:
             self.spiller.wake()
         log.debug("sealed", extra=facts(object=stored.id, tokens=stored.tokens))
         return entry
+
+    def _note_session(self, namespace: Namespace, entry: Entry) -> None:
+        stored, catalogue = entry.object, self.tiers.catalogue
+        if stored.session_key:
+            line = [
+                place.entry.id
+                for group in namespace.parent_groups(stored.group)
+                for place in catalogue.line(group, stored.parent, stored.root)
+            ]
+            self.tiers.sessions.stored(entry, line, monotonic())
 
     def _same(self, namespace: Namespace, stored: StoredObject) -> Entry | None:
         """Find an object that holds all that a new one does."""
@@ -433,6 +445,7 @@ class Store:
             self.tiers.memory.give(lease.run)
         self.counts["expired"] += len(writes)
         self.counts["expired_reads"] += len(reads)
+        self.tiers.sessions.end_idle(now_s)
         self.tiers.free_retired()
 
     def gauges(self) -> dict[str, int]:
@@ -447,6 +460,7 @@ class Store:
             "ssd_budget_bytes": self.spiller.budget if self.spiller is not None else 0,
             "ssd_is_on": int(tiers.disk is not None),
             "ssd_is_failing": int(tiers.is_disk_failing),
+            "sessions": len(tiers.sessions),
             "pending": len(tiers.pending),
             "pending_bytes": tiers.pending_bytes,
             "read_leases": len(self.leases.reads),

@@ -20,6 +20,7 @@ from bramley.cachestore.leases import Leases
 from bramley.cachestore.memory import Memory
 from bramley.cachestore.policy import ram_victim
 from bramley.cachestore.segments import NATIVE, SegmentKind
+from bramley.cachestore.sessions import Sessions
 from bramley.common.errors import Overloaded, UnknownResource
 from bramley.common.logs import facts
 
@@ -41,6 +42,7 @@ class Tiers:
 
     Attributes:
         catalogue: of all that is in either tier.
+        sessions: those that are open.
         memory: the RAM tier's bytes.
         pending: sealed objects without a file, oldest first.
         pending_bytes: of them.
@@ -55,6 +57,7 @@ class Tiers:
         self, ram_bytes: int, disk: Disk | None, leases: Leases, kind: SegmentKind = NATIVE
     ) -> None:
         self.catalogue = Catalogue()
+        self.sessions = Sessions()
         self.memory = Memory(ram_bytes, self._make_room, kind)
         self.disk = disk
         self.leases = leases
@@ -253,8 +256,13 @@ class Tiers:
         self.memory.close()
 
     def _make_room(self) -> bool:
-        now_s = monotonic()
-        victim = ram_victim(self.catalogue, self.leases.is_pinned, self._may_lose, now_s)
+        victim = ram_victim(
+            self.catalogue,
+            self.leases.is_pinned,
+            self._may_lose,
+            self.sessions.rank,
+            monotonic(),
+        )
         if victim is None:
             return False
         if victim.on_disk:

@@ -29,6 +29,7 @@ class Answer:
         index: of the answer, in its request.
         is_begun: whether it has a token.
         finished: set by the last token, or when a stop string is met.
+        token_ids: of the answer so far.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Answer:
         self.index = index
         self.is_begun = False
         self.finished: generation_pb2.Finished | None = None
+        self.token_ids: list[int] = []
         self._stream = request.stream
         self._min_tokens = request.stop.min_tokens
         self._include_stop = request.stop.include_stop
@@ -52,7 +54,6 @@ class Answer:
         self._cached = cached
         self._seated: Seated | None = None
         self._first_s = 0.0
-        self._tokens = 0
         self._told_tokens = 0
         self._untold: list[tuple[Token, str]] = []
         self._prompt_logprobs: Sequence[TokenLogprob] = ()
@@ -70,7 +71,7 @@ class Answer:
         if self.finished is not None:
             return
         self.is_begun = True
-        self._tokens += 1
+        self.token_ids.append(token.token)
         self._first_s = self._first_s or token.at_s
         self._untold.append((token, self._text(token)))
 
@@ -118,7 +119,7 @@ class Answer:
         return self._include_stop and finish is not None and finish.reason == "stop_sequence"
 
     def _push(self, text: str) -> str:
-        return self._stops.push(text, may_end=self._tokens > self._min_tokens)
+        return self._stops.push(text, may_end=len(self.token_ids) > self._min_tokens)
 
     def _finished(self, token: Token) -> generation_pb2.Finished:
         began_s = self._seated.at_s if self._seated else self._first_s
@@ -127,7 +128,7 @@ class Answer:
             usage=types_pb2.Usage(
                 prompt_tokens=len(self._prompt),
                 cached=self._cached,
-                completion_tokens=self._tokens,
+                completion_tokens=len(self.token_ids),
             ),
             timings=types_pb2.Timings(
                 restore=to_duration(self._seated.restore_s if self._seated else 0.0),

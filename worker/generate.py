@@ -61,7 +61,8 @@ class Stream:
         self._news = asyncio.Event()
         self._preempted: list[Request] = []
         self._untold: list[Response] = []
-        self._unfinished = list(self._answers.values())
+        self._by_index = list(self._answers.values())
+        self._unfinished = self._by_index
         self._is_started = False
         self._delay_s = to_seconds(request.stream.max_delay)
         self._is_due = False
@@ -97,6 +98,15 @@ class Stream:
             self._hold()
             return ()
         return self._tell()
+
+    def token_ids(self, index: int) -> Sequence[int]:
+        """An answer so far."""
+        return self._by_index[index].token_ids
+
+    @property
+    def unfinished(self) -> Sequence[int]:
+        """Indexes of the answers whose end was not told."""
+        return [answer.index for answer in self._unfinished]
 
     def close(self) -> None:
         """Hold nothing back any more."""

@@ -81,12 +81,21 @@ def check_fields(request: generation_pb2.GenerateRequest) -> None:
     _check_range("logprobs.top", request.logprobs.top, 0, TOP_LOGPROBS_MAX)
     if request.priority not in types_pb2.PriorityClass.values():
         raise InvalidRequest("priority", f"{request.priority} is no class")
-    for path, key in (("cache.salt", request.cache.salt), ("session_key", request.session_key)):
-        if len(key) > KEY_CHARACTERS_MAX:
-            raise InvalidRequest(path, f"{len(key)} characters is over {KEY_CHARACTERS_MAX}")
+    check_key("cache.salt", request.cache.salt)
+    check_key("session_key", request.session_key)
     delay = request.stream.max_delay
     if not (is_span(delay) and to_seconds(delay) <= MAX_DELAY_S):
         raise InvalidRequest("stream.max_delay", f"is not from 0 to {MAX_DELAY_S:g} s")
+
+
+def check_key(path: str, key: str) -> None:
+    """Check a name that is kept beyond its request.
+
+    Raises:
+        InvalidRequest: it is too long.
+    """
+    if len(key) > KEY_CHARACTERS_MAX:
+        raise InvalidRequest(path, f"{len(key)} characters is over {KEY_CHARACTERS_MAX}")
 
 
 def given(message: Message) -> dict[str, Any]:

@@ -7,6 +7,7 @@ miss; nothing here fails a request.
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -39,6 +40,9 @@ WORTH_TOKENS = 16  # fewer are computed sooner than fetched
 SLACK_S = 0.25  # an estimate is only put right by trying, so close calls are fetched
 SETTLE_S = 1.0
 CLOSE_S = 5.0
+ROOTS_MAX = 256  # salts in use at a time
+RECALLED_MAX = 16  # as many as one request has answers
+_HEADER_END = b"\0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +93,29 @@ class _Work:
 
 
 class PrefixCache:
-    """One model's prefixes in the store. Make it on the event loop."""
+    """One model's prefixes in the store. Make it on the event loop.
 
-    def __init__(self, client: StoreClient, state: StateFacts) -> None:
+    Args:
+        client: of the store.
+        state: of the model.
+        forget: told of each namespace that is kept no longer.
+
+    Attributes:
+        has_forgotten_roots: whether there ever was one.
+    """
+
+    def __init__(
+        self,
+        client: StoreClient,
+        state: StateFacts,
+        forget: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
         self._client = client
         self._state = state
+        self._forget = forget
         self._header = state.identity.layout.encode()
-        self._roots: dict[str, bytes] = {}
+        self._roots: OrderedDict[str, bytes] = OrderedDict()  # by salt, the newest last
+        self.has_forgotten_roots = False
         self._told_no_room = False
         self._opening: set[asyncio.Task[bytes]] = set()
         self._publishing: asyncio.Queue[_Work] = asyncio.Queue()
@@ -104,7 +124,7 @@ class PrefixCache:
 
     @property
     def roots(self) -> list[bytes]:
-        """Every namespace opened so far."""
+        """The namespaces opened so far, as far as they are kept."""
         return list(self._roots.values())
 
     def root(self, salt: str) -> bytes:
@@ -115,7 +135,38 @@ class PrefixCache:
             opening = asyncio.create_task(self._client.open_namespace(identity, self._state.groups))
             self._opening.add(opening)
             opening.add_done_callback(self._opening.discard)
+            self._bound_roots()
+        self._roots.move_to_end(salt)
         return self._roots[salt]
+
+    def _bound_roots(self) -> None:
+        """Forget the namespace that was asked for longest ago; never the one without a salt."""
+        if len(self._roots) > ROOTS_MAX:
+            self._roots.move_to_end("")
+            _, root = self._roots.popitem(last=False)
+            self._client.forget_namespace(root)
+            self._forget(root)
+            self.has_forgotten_roots = True
+
+    async def recall(self, root: bytes, session_key: str) -> list[bytes] | None:
+        """Ask for the newest prompts and answers of a session.
+
+        Returns:
+            Token ids of each, oldest first; None where no store said.
+        """
+        if self._opening:
+            await asyncio.wait(self._opening)
+        found = await self._client.recall(root, session_key, RECALLED_MAX)
+        if found is None:
+            return None
+        whole = [self._before(one.header, one.first_token) + one.token_ids_le for one in found]
+        pairs = zip(whole, found, strict=True)
+        size = [(ids, TOKEN_BYTES * one.first_token + len(one.token_ids_le)) for ids, one in pairs]
+        return [ids for ids, expected in reversed(size) if len(ids) == expected]
+
+    async def close_session(self, salt: str, session_key: str) -> bool:
+        """Have the store protect a session no longer; says whether it knew it."""
+        return await self._client.close_session(self.root(salt), session_key)
 
     async def find(
         self, root: bytes, chains: bytes, token_ids_le: bytes, prefill_rate: float
@@ -248,13 +299,20 @@ class PrefixCache:
             first_token=span.first,
             token_ids_le=tokens[len(before) :],
             part_bytes=self._state.bytes_of(span),
-            header=self._header,
+            header=self._header_of(before),
             session_key=work.session_key,
         )
         staged = cast("Staged", work.saved.staged)  # as our own saving() took it from the client
         outcome = await self._client.publish(staged, snapshot)
         if isinstance(outcome, Refusal):
             log.info("not stored", extra=facts(reason=outcome.reason, tokens=snapshot.tokens))
+
+    def _header_of(self, before: bytes) -> bytes:
+        """Describe a part; where no block has the tokens before it, they are in here."""
+        return self._header if self._state.token_bytes else self._header + _HEADER_END + before
+
+    def _before(self, header: bytes, tokens: int) -> bytes:
+        return header[len(self._header) + 1 :] if tokens else b""
 
     def _restorable(self, lease: Lease, whole: Sequence[bool], tokens: int) -> Restore | None:
         """Take what a row can start from.
@@ -286,7 +344,7 @@ class PrefixCache:
         return Restore(tuple(parts), lambda: lease.is_held, lease.release, state)
 
     def _fits(self, part: LeasedPart, reached: int) -> bool:
-        if part.header != self._header:
+        if part.header.partition(_HEADER_END)[0] != self._header:
             return False
         if part.is_state:
             return len(part.payload) == self._state.state_bytes(part.first_token + part.tokens)

@@ -34,6 +34,7 @@ from bramley.worker.generate import Stream
 from bramley.worker.loading import Loaded
 from bramley.worker.prefix import Found, PrefixCache
 from bramley.worker.request import Request
+from bramley.worker.sessions import Sessions
 from bramley.worker.text.bad_words import spellings
 from bramley.worker.text.boundary import StableBoundary
 from bramley.worker.text.chat import characters, conversation, render
@@ -57,6 +58,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._store = store
         self._loaded: Loaded | None = None
         self._prefixes: PrefixCache
+        self._sessions: Sessions
         self._streams: dict[str, Stream] = {}  # by the ids of their sequences
         self._text = ThreadPoolExecutor(1, "text")
         self._closed = False
@@ -66,7 +68,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def serve(self, loaded: Loaded) -> None:
         """Take requests from now on."""
         self._loaded = loaded
-        self._prefixes = PrefixCache(self._store, loaded.state)
+        self._sessions = Sessions(loaded.tokenizer, self._text)
+        forget = self._sessions.forget_namespace
+        self._prefixes = PrefixCache(self._store, loaded.state, forget)
         self._boundaries = StableBoundary(loaded.tokenizer)
         self._info.limits.CopyFrom(loaded.limits)
         self._info.revision, self._info.dtype = loaded.revision, loaded.dtype
@@ -110,14 +114,16 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             ids = await self._tokenize(request.request, TOKENIZE_CHARACTERS_MAX)
             return worker_pb2.PrepareResponse(token_ids_le=pack_ids(ids))
         intake.check_fields(request.request)
-        ids = await self._tokenize(request.request)
+        plain = await self._tokenize(request.request)
+        ids = await self._as_generated(request.request, plain)
         max_tokens = intake.check_tokens(request.request, ids, loaded.facts)
+        own = len(plain) - await self._stable_tokens(request.request, plain)
         token_ids_le = pack_ids(ids)
         root = self._prefixes.root(request.request.cache.salt)
         return worker_pb2.PrepareResponse(
             token_ids_le=token_ids_le,
             block_hashes=keys.chain(root, token_ids_le),
-            stable_tokens=await self._stable_tokens(request.request, ids),
+            stable_tokens=max(len(ids) - own, 0),
             max_tokens=max_tokens,
             bad_words_le=map(pack_ids, await self._bad_words(request.request)),
         )
@@ -147,8 +153,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 raise
             while not stream.is_over:
                 for response in await stream.take():
+                    if response.HasField("finished"):  # kept before the next turn can come
+                        self._keep(request, stream, [response.finished.index])
                     yield response
         finally:
+            self._keep(request, stream, stream.unfinished)
             stream.close()
             for work in works:
                 self._engine.cancel(work.id)  # an ended one is ignored
@@ -170,6 +179,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Tell what this worker is."""
         if self._loaded is not None:
             self._info.cache_roots[:] = self._prefixes.roots
+            self._info.cache_roots_cut = self._prefixes.has_forgotten_roots
         return self._info
 
     async def Detokenize(
@@ -196,7 +206,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.WorkerServiceExplainResponse:
         """Tell how much of a prompt the store has, and why not more."""
         self._serving()
-        ids = await self._tokenize(request.request)
+        ids = await self._as_generated(request.request, await self._tokenize(request.request))
         told = await self._prefixes.explain(request.request.cache.salt, pack_ids(ids))
         return worker_pb2.WorkerServiceExplainResponse(
             prompt_tokens=len(ids),
@@ -207,6 +217,20 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             first_differing_block=told.first_differing_block,
             mismatched_fields=told.mismatched_fields,
         )
+
+    async def CloseSession(
+        self, request: worker_pb2.WorkerServiceCloseSessionRequest, context: Context
+    ) -> worker_pb2.WorkerServiceCloseSessionResponse:
+        """Forget a session, here and in the store; one that nobody knows is no fault."""
+        self._serving()
+        if not request.session_key:
+            raise InvalidRequest("session_key", "is empty")
+        intake.check_key("session_key", request.session_key)
+        intake.check_key("salt", request.salt)
+        root = self._prefixes.root(request.salt)
+        was_kept = await self._sessions.forget(root, request.session_key)
+        was_stored = await self._prefixes.close_session(request.salt, request.session_key)
+        return worker_pb2.WorkerServiceCloseSessionResponse(found=was_kept or was_stored)
 
     async def Embed(
         self, request: worker_pb2.WorkerServiceEmbedRequest, context: Context
@@ -289,6 +313,33 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             return None
         root = self._prefixes.root(hints.salt)
         return await self._prefixes.find(root, chains, token_ids_le, self._board.prefill_rate)
+
+    async def _as_generated(
+        self, request: generation_pb2.GenerateRequest, plain: Sequence[int]
+    ) -> Sequence[int]:
+        """Take the ids of earlier answers for their text, unless that takes what room is left."""
+        if request.WhichOneof("input") == "token_ids" or request.cache.skip_lookup:
+            return plain
+        root = self._prefixes.root(request.cache.salt)
+        ids = await self._sessions.ids(root, request.session_key, plain, self._prefixes.recall)
+        needed = len(ids) + max(request.stop.max_tokens, 1)
+        more_room = needed <= self._serving().facts.context_tokens
+        return ids if more_room or len(ids) <= len(plain) else plain
+
+    def _keep(
+        self,
+        asked: worker_pb2.WorkerServiceGenerateRequest,
+        stream: Stream,
+        indexes: Sequence[int],
+    ) -> None:
+        request = asked.request
+        if request.WhichOneof("input") == "token_ids" or request.cache.skip_store:
+            return
+        root = self._prefixes.root(request.cache.salt)
+        prompt = unpack_ids(asked.prepared.token_ids_le)
+        for index in indexes:
+            if answer := stream.token_ids(index):
+                self._sessions.keep(root, request.session_key, [*prompt, *answer])
 
     async def _stable_tokens(
         self, request: generation_pb2.GenerateRequest, ids: Sequence[int]

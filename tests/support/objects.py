@@ -2,6 +2,8 @@
 
 import itertools
 
+import msgspec
+
 from bramley.cachestore import keys
 from bramley.cachestore.catalogue import Catalogue, Entry
 from bramley.cachestore.objects import BLOCK, Kind, Part, StoredObject
@@ -18,8 +20,21 @@ def entry(
     kind: Kind = "extent",
     group: str = "kv",
     root: bytes = ROOT,
+    **fields: object,
 ) -> Entry:
-    """Make the object that follows ``first_block`` blocks of a prompt, up to its end."""
+    """Make the object that follows ``first_block`` blocks of a prompt, up to its end.
+
+    Args:
+        tokens: up to its end.
+        first_block: where it begins.
+        kind: of object.
+        group: of states.
+        root: of its namespace.
+        fields: others of StoredObject.
+
+    Returns:
+        Its entry; in neither tier.
+    """
     chains = keys.chain(root, tokens)
     own = tokens[first_block * BLOCK * 4 :]
     parent = chain_at(root, chains, first_block)
@@ -41,7 +56,7 @@ def entry(
         ),
         header=b"",
     )
-    return Entry(stored)
+    return Entry(msgspec.structs.replace(stored, **fields))
 
 
 def catalogue(*entries: Entry) -> Catalogue:

@@ -111,17 +111,19 @@ class Provenance:
             return plain
         return ids if self._reads_the_same(ids, plain) else plain
 
-    def forget(self, root: bytes, session_key: str) -> None:
-        """Forget a session."""
-        self._drop(lambda one: (one.root, one.session_key) == (root, session_key))
+    def forget(self, root: bytes, session_key: str) -> bool:
+        """Forget a session; says whether there was anything."""
+        return self._drop(lambda one: (one.root, one.session_key) == (root, session_key))
 
     def forget_namespace(self, root: bytes) -> None:
         """Forget all that is of a namespace."""
         self._drop(lambda one: one.root == root)
 
-    def _drop(self, is_meant: Callable[[_Kept], bool]) -> None:
-        for number in [number for number, one in self._kept.items() if is_meant(one)]:
+    def _drop(self, is_meant: Callable[[_Kept], bool]) -> bool:
+        meant = [number for number, one in self._kept.items() if is_meant(one)]
+        for number in meant:
             self._remove(number)
+        return bool(meant)
 
     def _remove(self, number: int) -> None:
         one = self._kept.pop(number)

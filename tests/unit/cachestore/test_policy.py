@@ -1,8 +1,11 @@
 """What goes first when room is short, and when a failed disk is tried again."""
 
+from collections.abc import Callable
+
 from bramley.cachestore.arena import Run
 from bramley.cachestore.catalogue import Catalogue, Entry
 from bramley.cachestore.policy import BREAKER_MAX_S, Breaker, disk_victim, ram_victim
+from bramley.cachestore.sessions import Rank
 from bramley.cachestore.settings import StoreSettings, disk_budget, ram_budget
 from support.objects import catalogue, entry
 from support.store import ids
@@ -19,12 +22,19 @@ def stored(*entries: Entry, on_disk: bool = True) -> Catalogue:
     return made
 
 
-def ram(made: Catalogue, *leased: str, may_lose: bool = False) -> Entry | None:
-    return ram_victim(made, lambda name: name in leased, lambda _: may_lose, 10.0)
+def ram(
+    made: Catalogue,
+    *leased: str,
+    may_lose: bool = False,
+    rank: Callable[[Entry], Rank] = lambda _: Rank.FREE,
+) -> Entry | None:
+    return ram_victim(made, lambda name: name in leased, lambda _: may_lose, rank, 10.0)
 
 
-def disk(made: Catalogue, *leased: str) -> Entry | None:
-    return disk_victim(made, lambda name: name in leased, 10.0)
+def disk(
+    made: Catalogue, *leased: str, rank: Callable[[Entry], Rank] = lambda _: Rank.FREE
+) -> Entry | None:
+    return disk_victim(made, lambda name: name in leased, rank, 10.0)
 
 
 def test_the_least_recently_used_leaves_ram_first() -> None:
@@ -64,6 +74,29 @@ def test_an_object_goes_for_good_only_when_nothing_follows_it() -> None:
     assert disk(written) is branch
     written.remove(branch)
     assert disk(written) is trunk
+
+
+def test_of_open_sessions_the_older_leave_after_all_others_and_the_newest_last() -> None:
+    newest, older, others = (entry(ids(256, seed=seed)) for seed in range(3))
+    made = stored(newest, older, others)
+    ranks = {newest.id: Rank.NEWEST, older.id: Rank.OF_SESSION, others.id: Rank.FREE}
+
+    def rank(one: Entry) -> Rank:
+        return ranks[one.id]
+
+    for expected in (others, older, newest):
+        assert ram(made, rank=rank) is expected
+        assert disk(made, rank=rank) is expected
+        made.remove(expected)
+    assert ram(made, rank=rank) is None
+
+
+def test_of_one_rank_the_least_recently_used_leaves_first() -> None:
+    a, b = entry(ids(256)), entry(ids(256, seed=1))
+    made = stored(a, b)
+    made.touch(a, 1.0)
+    assert ram(made, rank=lambda _: Rank.NEWEST) is b
+    assert disk(made, rank=lambda _: Rank.OF_SESSION) is b
 
 
 def test_a_breaker_waits_twice_as_long_each_time() -> None:

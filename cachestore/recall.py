@@ -1,0 +1,65 @@
+"""What was said in a session, read off the objects that it stored. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bramley.cachestore.catalogue import Catalogue, Entry
+from bramley.cachestore.namespaces import Namespace
+
+SEQUENCES_MAX = 64
+BYTES_MAX = 2 << 20
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """One prompt and its answer.
+
+    Attributes:
+        first_token: tokens before them that no object holds; the header may tell of those.
+    """
+
+    token_ids_le: bytes
+    first_token: int
+    header: bytes
+
+
+def recall(
+    catalogue: Catalogue, namespace: Namespace, session_key: str, limit: int
+) -> list[Recalled]:
+    """Find the newest sequences of a session, none of them the beginning of a newer one.
+
+    Args:
+        catalogue: of all.
+        namespace: the session's.
+        session_key: empty for what was stored without one.
+        limit: of how many.
+
+    Returns:
+        The newest first; of several BYTES_MAX at most.
+    """
+    found: list[Recalled] = []
+    size = 0
+    entries = catalogue.of_session(namespace.root, session_key)
+    for entry in sorted(entries, key=_age, reverse=True):
+        one = _recalled(catalogue, entry, namespace.parent_groups(entry.object.group))
+        if any(newer.token_ids_le.startswith(one.token_ids_le) for newer in found):
+            continue
+        size += len(one.token_ids_le) + len(one.header)
+        if len(found) == min(limit, SEQUENCES_MAX) or (found and size > BYTES_MAX):
+            break
+        found.append(one)
+    return found
+
+
+def _age(entry: Entry) -> tuple[float, int]:
+    return entry.object.created_s, entry.end_token
+
+
+def _recalled(catalogue: Catalogue, entry: Entry, groups: Sequence[str]) -> Recalled:
+    stored = entry.object
+    pieces = [stored.token_ids_le]
+    for group in groups[:1]:  # any of them has the same tokens
+        line = catalogue.line(group, stored.parent, stored.root)
+        pieces.extend(place.entry.object.token_ids_le[: place.end] for place in line)
+    tokens = b"".join(reversed(pieces))
+    return Recalled(tokens, entry.end_token - len(tokens) // 4, stored.header)
