@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from bramley.worker.cache.contract import LayerState
+from bramley.worker.cache.contract import Bytes, CannotRollback, LayerState
 from bramley.worker.cache.full import FullState
+from bramley.worker.cache.recurrent import RecurrentState
 from bramley.worker.cache.rotating import RotatingState
 from bramley.worker.cache.table import RowTable
 from support.arrays import floats
@@ -22,15 +24,36 @@ Tokens = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Layer:
+class Attention:
     """What one layer should do: a window of 0 is full attention."""
 
     window: int = 0
     keep: int = 0
 
-    def make(self, table: RowTable) -> FullState | RotatingState:
+    def make(self, table: RowTable) -> LayerState:
         """Make its state."""
         return RotatingState(table, self.window, self.keep) if self.window else FullState(table)
+
+    def forward(self, state: Any, keys: mx.array) -> mx.array:
+        """Run the layer on keys, (rows, HEADS, width, SIZE)."""
+        mask = state.make_mask(keys.shape[2])
+        seen = state.update_and_fetch(keys, keys + 0.5)
+        queries = keys[..., ::-1]
+        return mx.fast.scaled_dot_product_attention(queries, *seen, scale=1.0, mask=mask)
+
+    def held(self, exported: Bytes, length: int) -> Floats:
+        """Keys of the tokens that an export still holds."""
+        pair = exported.view(np.float32).reshape(2, HEADS, len(self.needed(length)), SIZE)
+        np.testing.assert_array_equal(pair[1], pair[0] + np.float32(0.5))
+        return pair[0].swapaxes(0, 1)
+
+    def should_hold(self, tokens: Tokens, index: int) -> Floats:
+        """What ``held`` should return of a row of these tokens."""
+        return content([tokens[position] for position in self.needed(len(tokens))], index)
+
+    def should_give(self, index: int, tokens: Tokens, last: int) -> Floats:
+        """What the last tokens of a row should give, (last, HEADS, SIZE)."""
+        return attention(self, index, tokens, last)
 
     def visible(self, position: int) -> list[int]:
         """Positions that the token at ``position`` sees."""
@@ -44,15 +67,73 @@ class Layer:
         return self.visible(length)[:-1]
 
 
-FULL, ROTATING, SINKS = Layer(), Layer(window=6), Layer(window=9, keep=3)
+@dataclass(frozen=True)
+class Recurrent:
+    """A layer that halves its sum and adds each token to it, and remembers the last two."""
+
+    def make(self, table: RowTable) -> LayerState:
+        """Make its state."""
+        return RecurrentState(table, 2)
+
+    def forward(self, state: Any, keys: mx.array) -> mx.array:
+        """Run the layer on keys, (rows, HEADS, width, SIZE)."""
+        tokens = keys.swapaxes(1, 2)
+        rows, width = tokens.shape[:2]
+        tail, total = state[0], state[1]
+        if tail is None:
+            tail, total = mx.zeros((rows, 2, HEADS, SIZE)), mx.zeros((rows, HEADS, SIZE))
+        every = mx.concatenate([tail, tokens], axis=1)
+        mask, outputs = state.make_mask(width), list[mx.array]()
+        for column in range(width):
+            new = total / 2 + tokens[:, column]
+            total = new if mask is None else mx.where(mask[:, column, None, None], new, total)
+            outputs.append(new + every[:, column])
+        ends = state.lengths if mask is not None else mx.full((rows,), width)
+        places = (ends[:, None] + mx.arange(2))[:, :, None, None]
+        state[0] = mx.take_along_axis(every, mx.broadcast_to(places, tail.shape), axis=1)
+        state[1] = total
+        state.advance(width)
+        return mx.stack(outputs, axis=2)
+
+    def held(self, exported: Bytes, length: int) -> Floats:
+        """The last two tokens, and the sum."""
+        return exported.view(np.float32).reshape(3, HEADS, SIZE)
+
+    def should_hold(self, tokens: Tokens, index: int) -> Floats:
+        """What ``held`` should return of a row of these tokens."""
+        return np.concatenate([self._tail(tokens, index), self._sums(tokens, index)[-1:]])
+
+    def should_give(self, index: int, tokens: Tokens, last: int) -> Floats:
+        """What the last tokens of a row should give, (last, HEADS, SIZE)."""
+        before = np.concatenate([np.zeros((2, HEADS, SIZE), np.float32), content(tokens, index)])
+        given = self._sums(tokens, index)[1:] + before[:-2]
+        return given[len(tokens) - last :]
+
+    def _tail(self, tokens: Tokens, index: int) -> Floats:
+        nothing = np.zeros((2, HEADS, SIZE), np.float32)
+        return np.concatenate([nothing, content(tokens, index)])[-2:]
+
+    def _sums(self, tokens: Tokens, index: int) -> Floats:
+        sums = [np.zeros((HEADS, SIZE), np.float32)]
+        for token in content(tokens, index):
+            sums.append(sums[-1] / 2 + token)
+        return np.array(sums)
+
+
+FULL, ROTATING, SINKS = Attention(), Attention(window=6), Attention(window=9, keep=3)
+RECURRENT = Recurrent()
 
 # Every kind of state that obeys the contract; a new kind is added here and nowhere else.
-KINDS: dict[str, tuple[Layer, ...]] = {
+KINDS: dict[str, tuple[Attention | Recurrent, ...]] = {
     "full": (FULL,),
     "rotating": (ROTATING,),
     "sinks": (SINKS,),
-    "mixture": (FULL, ROTATING, ROTATING, SINKS, Layer(window=40)),
+    "recurrent": (RECURRENT,),
+    "mixture": (FULL, ROTATING, ROTATING, SINKS, Attention(window=40)),
+    "hybrid": (RECURRENT, FULL, RECURRENT, ROTATING),
 }
+# A forward copies their rows, and only the last one is taken back.
+RECURRENT_KINDS = {name for name, specs in KINDS.items() if RECURRENT in specs}
 
 
 def content(tokens: Tokens, layer: int = 0) -> Floats:
@@ -64,7 +145,7 @@ def content(tokens: Tokens, layer: int = 0) -> Floats:
     return noise.astype(np.float32)
 
 
-def attention(layer: Layer, index: int, tokens: Tokens, last: int) -> Floats:
+def attention(layer: Attention, index: int, tokens: Tokens, last: int) -> Floats:
     """What the last tokens of a row should give at a layer, (last, HEADS, SIZE)."""
     keys = content(tokens, index)
     out = np.zeros((last, HEADS, SIZE), np.float32)
@@ -146,6 +227,8 @@ class Rows:
 
     def rollback(self, row: int, count: int) -> None:
         """Forget a row's last tokens."""
+        if not all(state.can_rollback(row, count) for state in self.states):
+            raise CannotRollback
         for state in self.states:
             state.rollback(row, count)
         self.table.rollback(row, count)
@@ -182,15 +265,11 @@ class Rows:
         ]
 
     def _attend(self, index: int, rows: Sequence[Tokens], width: int, junk: float) -> mx.array:
-        state = self.states[index]
         padded = np.full((len(rows), width, HEADS, SIZE), junk, np.float32)
         for row, part in enumerate(rows):
             padded[row, : len(part)] = content(part, index)
         keys = mx.array(padded.transpose(0, 2, 1, 3))
-        mask = state.make_mask(width)
-        seen = state.update_and_fetch(keys, keys + 0.5)
-        queries = keys[..., ::-1]
-        return mx.fast.scaled_dot_product_attention(queries, *seen, scale=1.0, mask=mask)
+        return self.specs[index].forward(self.states[index], keys)
 
     def export(self, row: int, stop: int) -> list[NDArray[np.uint8]]:
         """Copy a row's state at ``stop`` out, of each layer."""
@@ -206,24 +285,18 @@ class Rows:
         self.table.imported(row, stop)
 
     def read(self, row: int, stop: int | None = None) -> list[Floats]:
-        """Return a row's keys, of each layer, as far as they are still needed."""
+        """Return what each layer holds of a row."""
         length = self.lengths[row] if stop is None else stop
-        keys: list[Floats] = []
         if length == 0:
             return [content([]) for _ in self.states]
-        for spec, exported in zip(self.specs, self.export(row, length), strict=True):
-            needed = len(spec.needed(length))
-            pair = exported.view(np.float32).reshape(2, HEADS, needed, SIZE).transpose(0, 2, 1, 3)
-            np.testing.assert_array_equal(pair[1], pair[0] + np.float32(0.5))
-            keys.append(pair[0])
-        return keys
+        exports = zip(self.specs, self.export(row, length), strict=True)
+        return [spec.held(exported, length) for spec, exported in exports]
 
     def expected(self, tokens: Tokens) -> list[Floats]:
         """Return what ``read`` should, for a row of these tokens."""
-        return [
-            content([tokens[position] for position in spec.needed(len(tokens))], index)
-            for index, spec in enumerate(self.specs)
-        ]
+        if not tokens:
+            return [content([]) for _ in self.states]
+        return [spec.should_hold(tokens, index) for index, spec in enumerate(self.specs)]
 
     def holds(self, row: int, tokens: Tokens) -> None:
         """Check that a row is of these tokens, bit for bit."""
@@ -235,7 +308,7 @@ class Rows:
         """Check what the last append gave at a row, which is of these tokens with it."""
         for index, spec in enumerate(self.specs):
             given = outputs[index][row]
-            expected = attention(spec, index, tokens, len(given))
+            expected = spec.should_give(index, tokens, len(given))
             np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -105,9 +105,10 @@ class RecurrentState:
 
     def reserve(self, rows: int, columns: int) -> None:
         """Have room for so many rows: zeros, until they are written."""
+        rows = max(rows, self._rows)
         for index, shape in enumerate(self._shapes):
             if shape is not None:
-                self._room(index, shape, max(rows, self._rows))
+                self._room(index, shape, rows)
 
     def prepare(self) -> None:
         """Have room for the table's rows, and no more: a forward of all rows copies nothing."""
@@ -194,7 +195,6 @@ class RecurrentState:
         """Make an export the row."""
         assert start == 0
         assert stop == held
-        self.reserve(len(self._table.lengths), 0)
         at, parts = 0, list[mx.array | None]()
         for shape in self._shapes:
             if shape is None:
@@ -252,6 +252,8 @@ class RecurrentState:
 
     def _write(self, row: int, parts: Sequence[mx.array | None]) -> None:
         self._books.settle()
+        if any(part is not None for part in parts):
+            self.reserve(len(self._table.lengths), 0)  # a row that just joined has none
         for index, (held, part) in enumerate(zip(self._held, parts, strict=True)):
             if held is None or row >= held.shape[0]:
                 continue
