@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bramley.client.commands import cache, models
+from bramley.client.commands import cache, models, session
 from bramley.client.commands.chat import chat
 from bramley.client.commands.demo import demo
 from bramley.client.commands.down import down
@@ -28,6 +28,7 @@ for command in (up, down, status, generate, chat):
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(demo)
 app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")
+app.add_typer(session.app, name="session")
 
 
 @app.callback()

@@ -12,6 +12,7 @@ from bramley.client.requests import (
     CacheOptions,
     Message,
     Options,
+    close_session_request,
     explain_request,
     generate_request,
     tokenize_request,
@@ -162,6 +163,24 @@ class AsyncClient:
         request = explain_request(model, prompt, options)
         with replies.remote_errors():
             return replies.explanation(await self._stub.ExplainCache(request, timeout=timeout_s))
+
+    async def close_session(
+        self, model: str, session_key: str, *, salt: str = "", timeout_s: float | None = None
+    ) -> bool:
+        """End a conversation: what is cached of it is kept no longer than anything else.
+
+        Args:
+            model: that it was held with.
+            session_key: as in its requests.
+            salt: as in its requests.
+            timeout_s: longest wait.
+
+        Returns:
+            Whether anything was kept of it.
+        """
+        request = close_session_request(model, session_key, salt)
+        with replies.remote_errors():
+            return (await self._stub.CloseSession(request, timeout=timeout_s)).found
 
     async def _stream(
         self, request: generation_pb2.GenerateRequest, timeout_s: float | None

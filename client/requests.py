@@ -40,6 +40,8 @@ class Options(TypedDict, total=False):
         prompt_logprobs: and for those of the prompt.
         priority: "bulk", "default", "interactive" or "system".
         request_id: the caller's name for it, unique among those in flight.
+        session_key: names the conversation; what is cached of it is kept longest.
+        salt: requests with different ones share nothing that is cached.
         progress: ask for Progress events during a long prefill.
         max_delay_s: how long tokens may be held back to share a Delta.
     """
@@ -70,6 +72,8 @@ class Options(TypedDict, total=False):
     prompt_logprobs: bool
     priority: Priority
     request_id: str
+    session_key: str
+    salt: str
     progress: bool
     max_delay_s: float
 
@@ -107,6 +111,11 @@ def generate_request(
         request.model = model
     with _field("request_id"):
         request.request_id = options.get("request_id", "")
+    with _field("session_key"):
+        request.session_key = options.get("session_key", "")
+    if salt := options.get("salt"):
+        with _field("cache.salt"):
+            request.cache.salt = salt
     if (count := options.get("n")) is not None:
         with _field("n"):
             request.n = count
@@ -223,6 +232,24 @@ def explain_request(
     for name in ("adapter", "salt"):
         with _field(name):
             setattr(request, name, options.get(name, ""))
+    return request
+
+
+def close_session_request(
+    model: str, session_key: str, salt: str
+) -> router_pb2.CloseSessionRequest:
+    """Build the request.
+
+    Returns:
+        The message.
+
+    Raises:
+        InvalidRequest: a value that its field cannot hold.
+    """
+    request = router_pb2.CloseSessionRequest()
+    for name, value in (("model", model), ("session_key", session_key), ("salt", salt)):
+        with _field(name):
+            setattr(request, name, value)
     return request
 
 

@@ -285,6 +285,20 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             answers = [await store.flush(address, root, context.time_remaining()) for root in roots]
         return store.together(answers)
 
+    async def CloseSession(
+        self, request: router_pb2.CloseSessionRequest, context: Context
+    ) -> router_pb2.CloseSessionResponse:
+        """Keep what is cached of a session no longer than anything else."""
+        view = self._ready(request.model)
+        asked = worker_pb2.WorkerServiceCloseSessionRequest(
+            session_key=request.session_key, salt=request.salt
+        )
+        async with _asking(view, context):
+            answer = await self._workers.stub(view).CloseSession(
+                asked, timeout=bounded_s(context.time_remaining())
+            )
+        return router_pb2.CloseSessionResponse(found=answer.found)
+
     async def _cache_roots(self, model: str, context: Context) -> Sequence[bytes]:
         view = self._ready(model)
         async with _asking(view, context):
@@ -293,7 +307,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             )
         if not info.cache_roots:
             raise InvalidRequest("model", "it has stored nothing yet: leave it out to flush all")
-        return info.cache_roots
+        return [b""] if info.cache_roots_cut else info.cache_roots
 
     async def ExplainCache(
         self, request: router_pb2.ExplainCacheRequest, context: Context

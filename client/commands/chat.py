@@ -1,6 +1,7 @@
 """``bramley chat``: a conversation at the terminal."""
 
 import sys
+import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,7 @@ def chat(
     history: list[Message] = []
     options: Options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     options["progress"] = sys.stderr.isatty()
+    options["session_key"] = _session_key()
     with router(context.obj) as client:
         wait_for(client, model)
         while (line := _read_line()) is not None:
@@ -39,10 +41,15 @@ def chat(
                 return
             if line == "/reset":
                 history.clear()
+                options["session_key"] = _session_key()
             elif line == "/help":
                 typer.echo(_HELP)
             elif line:
                 _turn(client, model, history, line, options)
+
+
+def _session_key() -> str:
+    return f"chat-{uuid.uuid4().hex}"
 
 
 def _turn(

@@ -309,6 +309,23 @@ async def test_both_explain_a_prompt(
     assert second.chat.messages[0].content == "hi"
 
 
+async def test_both_close_a_session(
+    router: FakeRouter, client: Client, async_client: AsyncClient
+) -> None:
+    assert client.close_session(MODEL, "k", salt="s")
+    assert not await async_client.close_session(MODEL, "k")
+    assert [(one.model, one.session_key, one.salt) for one in router.closed] == [
+        (MODEL, "k", "s"),
+        (MODEL, "k", ""),
+    ]
+
+
+def test_a_session_and_a_salt_are_sent_along(router: FakeRouter, client: Client) -> None:
+    client.complete(MODEL, "hi", session_key="k", salt="s")
+    (request,) = router.requests
+    assert (request.session_key, request.cache.salt) == ("k", "s")
+
+
 def test_explaining_nothing_is_refused_at_once(client: Client) -> None:
     with pytest.raises(InvalidRequest):
         client.explain_cache(MODEL)

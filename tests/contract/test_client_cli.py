@@ -394,6 +394,9 @@ def test_chat_keeps_the_conversation_until_reset(shell: Shell, router: FakeRoute
     assert ended.stdout == "Hello\n" * 3
     turns = [[turn.content for turn in request.chat.messages] for request in router.requests]
     assert turns == [["one"], ["one", "Hello", "two"], ["three"]]
+    sessions = [request.session_key for request in router.requests]
+    assert sessions[0] == sessions[1] != sessions[2]
+    assert all(sessions)
 
 
 def test_chat_takes_options_and_lists_its_commands(shell: Shell, router: FakeRouter) -> None:
@@ -406,6 +409,15 @@ def test_chat_takes_options_and_lists_its_commands(shell: Shell, router: FakeRou
     (request,) = router.requests
     assert (request.stop.max_tokens, request.sampling.seed) == (9, 7)
     assert request.sampling.temperature == 0.5
+
+
+def test_closing_a_session_says_whether_it_was_one(
+    shell: Shell, router: FakeRouter, capsys: Output
+) -> None:
+    assert shell.run("session", "close", MODEL, "k", "--salt", "s") == 0
+    assert shell.run("session", "close", MODEL, "k") == 0
+    assert capsys.readouterr().out == "closed\nnothing was kept of it\n"
+    assert [(one.session_key, one.salt) for one in router.closed] == [("k", "s"), ("k", "")]
 
 
 def test_interrupting_generate_cancels_the_call(shell: Shell, router: FakeRouter) -> None:

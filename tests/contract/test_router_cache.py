@@ -61,6 +61,38 @@ async def test_flushing_a_model_flushes_its_namespaces_and_adds_them_up() -> Non
         )
 
 
+async def test_flushing_a_model_that_forgot_namespaces_flushes_all() -> None:
+    async with cached(Script(cache_roots=["one"], cache_roots_cut=True)) as (bench, fake):
+        assert (await bench.stub.FlushCache(flush_request(MODEL))).ok
+        assert fake.flushed == [b""]
+
+
+async def test_closing_a_session_is_passed_to_its_worker_and_may_be_done_twice() -> None:
+    async with routed() as bench:
+        request = router_pb2.CloseSessionRequest(model=MODEL, session_key="k", salt="s")
+        assert (await bench.stub.CloseSession(request)).found
+        assert not (await bench.stub.CloseSession(request)).found
+        assert bench.node.workers[MODEL].closed == [("k", "s")] * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "session_key", "code"),
+    [
+        ("nobody", "k", grpc.StatusCode.NOT_FOUND),
+        (MODEL, "", grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+async def test_closing_a_session_that_cannot_be_names_what_is_wrong(
+    model: str, session_key: str, code: grpc.StatusCode
+) -> None:
+    async with routed() as bench:
+        request = router_pb2.CloseSessionRequest(model=model, session_key=session_key)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await bench.stub.CloseSession(request)
+        assert caught.value.code() is code
+        assert bench.node.workers[MODEL].closed == []
+
+
 async def test_flushing_a_model_whose_worker_tells_no_namespace_names_the_field() -> None:
     async with cached() as (bench, fake):
         with pytest.raises(grpc.aio.AioRpcError) as caught:

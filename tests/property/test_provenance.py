@@ -1,6 +1,6 @@
 """An answer that comes back as history is the ids it was drawn as, and its text never another."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,16 +12,11 @@ from bramley.worker.models.mlx_lm import load_tokenizer
 from bramley.worker.text.chat import render
 from bramley.worker.text.provenance import Provenance
 from bramley.worker.text.tokenizer import Tokenizer
-from support.tokenizers import write_ambiguous, write_smollm2
+from support.segmentations import write_ambiguous, write_smollm2
 
 ROOT = b"root"
 KINDS = ("words", "anything", "smollm2")
 ENDS = {"words": "<|end|>", "anything": "<|end|>", "smollm2": "<|im_end|>"}
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "words": write_ambiguous,
-    "anything": lambda path: write_ambiguous(path, use_regex=False),
-    "smollm2": write_smollm2,
-}
 # What merges in many ways, what no merge goes over, special tokens written out, parts of them.
 PIECES = [
     "a",
@@ -49,7 +44,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def load(folder: Path, kind: str) -> Tokenizer:
-    WRITERS[kind](folder / kind)
+    if kind == "smollm2":
+        write_smollm2(folder / kind)
+    else:
+        (folder / kind).mkdir()
+        write_ambiguous(folder / kind, use_regex=kind == "words")
+        (folder / kind / "config.json").write_text('{"model_type": "llama"}')
+        (folder / kind / "model.safetensors").touch()
     return Tokenizer(load_tokenizer(folder / kind))
 
 

@@ -123,6 +123,7 @@ class FakeRouter(RouterServiceServicer):
         self.loading: list[router_pb2.Model] = []
         self.requests: list[generation_pb2.GenerateRequest] = []
         self.explained: list[router_pb2.ExplainCacheRequest] = []
+        self.closed: list[router_pb2.CloseSessionRequest] = []
         self.flushed = router_pb2.FlushCacheResponse(
             ok=True, bytes=3 << 20, longest_prefix_tokens=512
         )
@@ -209,6 +210,13 @@ class FakeRouter(RouterServiceServicer):
         if request.model not in {"", self.model.name}:
             context.abort_with_status(to_status(UnknownResource("model", request.model)))
         return self.flushed
+
+    @override
+    def CloseSession(
+        self, request: router_pb2.CloseSessionRequest, context: Context
+    ) -> router_pb2.CloseSessionResponse:
+        self.closed.append(request)
+        return router_pb2.CloseSessionResponse(found=len(self.closed) == 1)
 
     @override
     def ExplainCache(

@@ -59,6 +59,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         cancelled: internal ids whose caller left.
         hang_ups: calls of Prepare yet to end as if the transport had failed.
         watches: calls of WatchLoad so far.
+        closed: sessions that CloseSession named, with their salts.
         running: streams now; ``running_most`` is the most so far.
     """
 
@@ -79,6 +80,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.cancelled: list[str] = []
         self.hang_ups = 0
         self.watches = 0
+        self.closed: list[tuple[str, str]] = []
         self.running = 0
         self.running_most = 0
 
@@ -179,7 +181,20 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             limits=self._limits(),
             backend="fake",
             cache_roots=[root.encode() for root in self._script.cache_roots],
+            cache_roots_cut=self._script.cache_roots_cut,
         )
+
+    async def CloseSession(
+        self, request: worker_pb2.WorkerServiceCloseSessionRequest, context: Context
+    ) -> worker_pb2.WorkerServiceCloseSessionResponse:
+        """Refuse a session without a name; know each other one once."""
+        self._check_serving()
+        if not request.session_key:
+            raise InvalidRequest("session_key", "is empty")
+        session = (request.session_key, request.salt)
+        is_new = session not in self.closed
+        self.closed.append(session)
+        return worker_pb2.WorkerServiceCloseSessionResponse(found=is_new)
 
     async def Explain(
         self, request: worker_pb2.WorkerServiceExplainRequest, context: Context

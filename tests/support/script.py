@@ -25,6 +25,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ignore_cancel: a stream whose caller left keeps its row.
         heartbeat_s: between two reports.
         cache_roots: namespaces that it claims to have opened in the cache store.
+        cache_roots_cut: whether it has forgotten others.
         actions: done at a point by every request: {"die": "started"}; a request's labels
             ``fake.die`` and so on say the same for it alone.
     """
@@ -41,6 +42,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ignore_cancel: bool = False
     heartbeat_s: float = 0.5
     cache_roots: list[str] = []
+    cache_roots_cut: bool = False
     actions: dict[str, str] = {}
 
     def for_request(self, labels: Mapping[str, str]) -> "Script":

@@ -29,6 +29,8 @@ from bramley.common.errors import InvalidRequest
         ({"max_delay_s": float("inf")}, "stream.max_delay"),
         ({"max_delay_s": float("nan")}, "stream.max_delay"),
         ({"request_id": "\ud800"}, "request_id"),
+        ({"session_key": 3}, "session_key"),
+        ({"salt": 3}, "cache.salt"),
     ],
 )
 def test_unsendable_option_is_refused_by_name(options: Options, field: str) -> None:

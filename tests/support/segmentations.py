@@ -16,14 +16,18 @@ _MERGES = ("a a", "a b", "b a", "aa b", "ab ab", "aa aa", "Ġ a", "Ġa b", "Ċ �
 def write_ambiguous(folder: Path, *, use_regex: bool = True) -> None:
     """Write a byte-level BPE whose few merges overlap, with the byte tokenizer's special tokens.
 
+    Its merges have the ids of bytes that no text has, so a model of the byte tokenizer's
+    vocabulary can have it instead.
+
     Args:
-        folder: to be made.
+        folder: an existing folder.
         use_regex: whether words are cut apart before; without, a token may go over any border.
     """
-    folder.mkdir()
     pairs = [tuple(merge.split(" ")) for merge in _MERGES]
-    pieces = [*byte_characters(), *("".join(pair) for pair in pairs)]
-    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    merged = ["".join(pair) for pair in pairs]
+    pieces = [*byte_characters()[: 256 - len(merged)], *merged]
+    assert len(set(pieces)) == 256
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
     backend = Tokenizer(BPE(vocabulary, [(a, b) for a, b in pairs]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
     backend.decoder = decoders.ByteLevel()
@@ -36,8 +40,6 @@ def write_ambiguous(folder: Path, *, use_regex: bool = True) -> None:
         "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    (folder / "config.json").write_text('{"model_type": "llama"}')
-    (folder / "model.safetensors").touch()
 
 
 def write_smollm2(folder: Path) -> None:
