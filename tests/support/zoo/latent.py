@@ -5,6 +5,20 @@ from support.zoo.shapes import EXPERTS, LATENT, SHAPE, YARN, Config
 _V3: Config = {"model_type": "deepseek_v3", **SHAPE, **EXPERTS, **LATENT}
 # Of all tokens the 12 that an index of its own names are attended to.
 _INDEX: Config = {"index_head_dim": 16, "index_n_heads": 2, "index_topk": 12}
+_MINIMAX: Config = {
+    **SHAPE,
+    **EXPERTS,
+    "dense_intermediate_size": 96,
+    "shared_intermediate_size": 32,
+    "rotary_dim": 8,
+    "num_hidden_layers": 3,
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "layer_types": ["full_attention", "sparse", "sparse"],
+    "index_n_heads": 2,
+    "index_head_dim": 16,
+    "index_block_size": 4,
+    "index_topk_blocks": 2,  # so that a short text is attended to as a whole
+}
 _LONGCAT: Config = {
     "attention_method": "MLA",
     "zero_expert_type": "identity",
@@ -48,22 +62,8 @@ CONFIGS: dict[str, Config] = {
         },
         "mistral4": {"rope_parameters": YARN},
         "youtu_llm": {},
-        "minimax_m3_vl": {
-            "text_config": {
-                **SHAPE,
-                **EXPERTS,
-                "dense_intermediate_size": 96,
-                "shared_intermediate_size": 32,
-                "rotary_dim": 8,
-                "num_hidden_layers": 3,
-                "mlp_layer_types": ["dense", "sparse", "sparse"],
-                "layer_types": ["full_attention", "sparse", "sparse"],
-                "index_n_heads": 2,
-                "index_head_dim": 16,
-                "index_block_size": 4,
-                "index_topk_blocks": 2,
-            }
-        },
+        "minimax_m3_vl": {"text_config": _MINIMAX},
+        "minimax_m3_vl wide": {"text_config": _MINIMAX | {"index_block_size": 8}},
         "deepseek_v41": {
             "num_hidden_layers": 4,
             "o_groups": 2,

@@ -108,6 +108,7 @@ CONFIGS: dict[str, Config] = {
         "muse_glimmer": _MIXED,
         "olmo3": _MIXED,
         "plamo3": {"window_size": WINDOW, "sliding_window_pattern": 2},
+        "plamo3 wide": {"window_size": 16, "sliding_window_pattern": 2},
         "spark2_5": _MIXED | {"rope_parameters": _BOTH_ROPES},
         "step3p5": _MIXED
         | {
