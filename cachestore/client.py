@@ -115,6 +115,11 @@ class StoreClient:
                 await link.stub.OpenNamespace(request, timeout=self._wait_s)
         return root
 
+    @property
+    def namespaces(self) -> set[bytes]:
+        """Roots of those that a store is told of when it is found."""
+        return set(self._namespaces)
+
     def forget_namespace(self, root: bytes) -> None:
         """Declare a namespace to no store any more."""
         self._namespaces.pop(root, None)

@@ -117,7 +117,7 @@ class PrefixCache:
         self._roots: OrderedDict[str, bytes] = OrderedDict()  # by salt, the newest last
         self.has_forgotten_roots = False
         self._told_no_room = False
-        self._opening: set[asyncio.Task[bytes]] = set()
+        self._opening: dict[bytes, asyncio.Task[bytes]] = {}
         self._publishing: asyncio.Queue[_Work] = asyncio.Queue()
         self._publisher = asyncio.create_task(self._publish_all())
         self.root("")  # so that the store knows the model before its first request
@@ -130,20 +130,30 @@ class PrefixCache:
     def root(self, salt: str) -> bytes:
         """The namespace of requests with this salt; opened in the store when first asked for."""
         if salt not in self._roots:
-            identity = self._identity(salt)
-            self._roots[salt] = keys.root(identity)
-            opening = asyncio.create_task(self._client.open_namespace(identity, self._state.groups))
-            self._opening.add(opening)
-            opening.add_done_callback(self._opening.discard)
+            self._open(salt)
             self._bound_roots()
         self._roots.move_to_end(salt)
         return self._roots[salt]
+
+    def _open(self, salt: str) -> None:
+        identity = self._identity(salt)
+        root = self._roots[salt] = keys.root(identity)
+        opening = asyncio.create_task(self._client.open_namespace(identity, self._state.groups))
+        self._opening[root] = opening
+
+        def opened(done: "asyncio.Task[bytes]") -> None:
+            if self._opening.get(root) is done:
+                del self._opening[root]
+
+        opening.add_done_callback(opened)
 
     def _bound_roots(self) -> None:
         """Forget the namespace that was asked for longest ago; never the one without a salt."""
         if len(self._roots) > ROOTS_MAX:
             self._roots.move_to_end("")
             _, root = self._roots.popitem(last=False)
+            if opening := self._opening.pop(root, None):
+                opening.cancel()
             self._client.forget_namespace(root)
             self._forget(root)
             self.has_forgotten_roots = True
@@ -154,8 +164,8 @@ class PrefixCache:
         Returns:
             Token ids of each, oldest first; None where no store said.
         """
-        if self._opening:
-            await asyncio.wait(self._opening)
+        if opening := self._opening.get(root):
+            await asyncio.wait([opening])
         found = await self._client.recall(root, session_key, RECALLED_MAX)
         if found is None:
             return None

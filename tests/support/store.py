@@ -87,6 +87,7 @@ class Worker:
         first_block: int = 0,
         group: str = "kv",
         part_bytes: int = PART_BYTES,
+        session_key: str = "",
     ) -> list[Published | Refusal]:
         """Publish the whole blocks from ``first_block`` on as one extent, and the tail."""
         chains = keys.chain(self.root, tokens)
@@ -104,6 +105,7 @@ class Worker:
                 token_ids_le=whole,
                 part_bytes=part_bytes,
                 header=b"header",
+                session_key=session_key,
             )
             answers.append(await self.publish(snapshot))
         if tail := tokens[blocks * BLOCK * 4 :]:
@@ -116,11 +118,14 @@ class Worker:
                 token_ids_le=tail,
                 part_bytes=part_bytes,
                 header=b"header",
+                session_key=session_key,
             )
             answers.append(await self.publish(snapshot))
         return answers
 
-    async def put_state(self, tokens: bytes, group: str) -> Published | Refusal:
+    async def put_state(
+        self, tokens: bytes, group: str, *, session_key: str = ""
+    ) -> Published | Refusal:
         """Publish a state after all tokens."""
         chains = keys.chain(self.root, tokens)
         blocks = len(chains) // keys.HASH_BYTES
@@ -134,6 +139,7 @@ class Worker:
                 token_ids_le=tokens[blocks * BLOCK * 4 :],
                 part_bytes=PART_BYTES,
                 header=b"state",
+                session_key=session_key,
             )
         )
 

@@ -14,7 +14,9 @@ from bramley.cachestore.catalogue import Entry
 from bramley.cachestore.client import StoreClient
 from bramley.cachestore.matching import Group
 from bramley.cachestore.process import StoreProcess
-from bramley.worker.cache.snapshot import layout, part_bytes, sliceable, stateful
+from bramley.worker import prefix
+from bramley.worker.cache.snapshot import Span, layout, part_bytes, sliceable, stateful
+from bramley.worker.engine.outputs import Saved
 from bramley.worker.models.mlx_lm import layer_caches
 from bramley.worker.prefix import Found, PrefixCache, StateFacts
 from support.engines import InProcessEngine, request
@@ -48,7 +50,9 @@ class Bench:
         ids = array("I", prompt).tobytes()
         return await self.cache.find(self.root, keys.chain(self.root, ids), ids, 0.0)
 
-    async def answer(self, prompt: Sequence[int], boundary: int | None = None) -> int:
+    async def answer(
+        self, prompt: Sequence[int], boundary: int | None = None, session_key: str = ""
+    ) -> int:
         """Answer a prompt from what is stored, and check it.
 
         Returns:
@@ -65,7 +69,7 @@ class Bench:
         outcome = self.engine.outcomes["one"]
         before = self.process.store.counts["sealed"]
         for saved in outcome.saved:
-            self.cache.publish(saved, self.root, "")
+            self.cache.publish(saved, self.root, session_key)
         await until(lambda: self.process.store.counts["sealed"] == before + len(outcome.saved))
         return outcome.restored
 
@@ -189,4 +193,65 @@ async def test_what_cannot_be_staged_whole_is_not_saved(benches: Sequence[Bench]
     cache = PrefixCache(bench.client, large)
     assert cache.saving(4, None) is not None
     assert cache.saving(9, None) is None
+    await cache.close()
+
+
+async def test_what_was_said_in_a_session_is_recalled_by_another_worker(
+    benches: Sequence[Bench],
+) -> None:
+    one, two = benches
+    await one.answer(PROMPT, BOUNDARY, "s")
+    following = [*PROMPT[:BOUNDARY], 1, 2, 3, *PROMPT[:500]]
+    await one.answer(following, len(following) - 1, "s")
+    await one.answer([9, *PROMPT], BOUNDARY, "t")
+    recalled = await two.cache.recall(two.root, "s")
+    assert recalled is not None
+    assert [list(array("I", tokens)) for tokens in recalled] == [following[:-1]]
+    assert await two.cache.recall(two.root, "nobody") == []
+
+
+async def test_where_no_block_has_them_a_state_s_header_has_its_tokens(
+    benches: Sequence[Bench],
+) -> None:
+    one, two = benches
+    alone = StateFacts(
+        identity=identity(layout="alone"), token_bytes=0, state_bytes=lambda tokens: 1000
+    )
+    mine, other = (PrefixCache(bench.client, alone) for bench in (one, two))
+    root, tokens = mine.root(""), array("I", PROMPT).tobytes()
+    assert await mine.recall(root, "s") == []  # it is open by now
+    staged = one.client.stage(1 << 14)
+    assert staged is not None
+    mine.publish(Saved("r", Span("state", 512, (88,)), staged, tokens), root, "s")
+    await mine.settled()
+    assert await other.recall(root, "s") == [tokens]
+    longer = tokens + bytes(4)
+    found = await other.find(root, keys.chain(root, longer), longer, 0.0)
+    assert found is not None
+    assert found.restore.tokens == 600
+    found.restore.release()
+    await mine.close()
+    await other.close()
+
+
+async def test_the_salts_asked_for_longest_ago_are_forgotten(
+    benches: Sequence[Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix, "ROOTS_MAX", 3)
+    client = benches[0].client
+    forgotten: list[bytes] = []
+    cache = PrefixCache(client, benches[0].state, forgotten.append)
+    roots = {salt: cache.root(salt) for salt in ("", "a", "b")}
+    assert not cache.has_forgotten_roots
+    cache.root("a")
+    roots["c"] = cache.root("c")
+    assert forgotten == [roots["b"]]
+    roots["d"] = cache.root("d")
+    assert forgotten == [roots["b"], roots["a"]]
+    assert cache.has_forgotten_roots
+    assert set(cache.roots) == {roots[salt] for salt in ("", "c", "d")}
+    assert await cache.recall(roots["d"], "s") == []  # it is open by now
+    assert cache.root("a") == roots["a"]
+    assert await cache.recall(roots["a"], "s") == []
+    assert {roots["a"], roots["d"], roots[""]} == client.namespaces
     await cache.close()
