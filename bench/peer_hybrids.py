@@ -14,6 +14,7 @@ from mlx_lm.models.gated_delta import gated_delta_ops, normalize_qk
 
 from bramley.bench.figures import Figure, Required
 from bramley.bench.peer_models import load
+from bramley.worker.models.activations import quicken_activations
 from bramley.worker.models.gated_delta import fast_prefill, gated_delta_chunked
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -97,6 +98,7 @@ def subject(folder: Path | None, shape: str) -> Subject:
     fast.update(plain.parameters())
     if not fast_prefill(fast):
         raise SystemExit(f"{name}: no layer takes chunks here")
+    quicken_activations(fast)
     lengths = (8192, 512, 2048, 20.0) if shape == "4b" else (1000, 1000, 1000, 5.0)
     return Subject(name, text, fast, plain, *lengths)
 

@@ -16,21 +16,18 @@ each begins with: that is one product a chunk, in turn. Gates are multiplied as 
 logarithms, no exponentials, and nothing that can overflow.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from types import FunctionType
-from typing import cast
 
 import mlx.core as mx
 import numpy as np
 from mlx import nn
 
+from bramley.worker.models.rebinding import derive, global_in, global_of, layers_that_use, rebind
+
 # Columns a chunk. On a CPU the products of longer ones are shared among threads, which costs more
 # than they take.
 _CPU_CHUNK, _GPU_CHUNK = 32, 64
-
-Rule = Callable[..., tuple[mx.array, mx.array]]
 
 
 def gated_delta_chunked(  # noqa: PLR0913, PLR0917 -- mlx-lm's own arguments
@@ -202,11 +199,7 @@ def fast_prefill(model: nn.Module) -> int:
     """
     if mx.metal.is_available():
         return 0
-    layers = [
-        module
-        for _, module in cast("list[tuple[str, nn.Module]]", model.named_modules())
-        if _calls(cast("object", type(module).__call__), _UPDATE)
-    ]
+    layers = list(layers_that_use(model, _UPDATE))
     for layer in layers:
         layer.__class__ = _chunked(type(layer))
     return len(layers)
@@ -219,29 +212,10 @@ _UPDATE, _LOOP = "gated_delta_update", "gated_delta_ops"
 @cache
 def _chunked(layer: type[nn.Module]) -> type[nn.Module]:
     """Derive a layer that differs in nothing but the loop."""
-    call = cast("FunctionType", layer.__call__)
-    update = cast("FunctionType", call.__globals__[_UPDATE])
-    loop = cast("Rule", update.__globals__[_LOOP])
+    update = global_of(layer, _UPDATE)
+    loop = global_in(update, _LOOP)
 
     def rule(q: mx.array, *others: mx.array) -> tuple[mx.array, mx.array]:
         return (loop if q.shape[1] == 1 else gated_delta_chunked)(q, *others)
 
-    own = _bound(call, _UPDATE, _bound(update, _LOOP, rule))
-    return type(f"Chunked{layer.__name__}", (layer,), {"__call__": own})
-
-
-def _calls(function: object, name: str) -> bool:
-    return isinstance(function, FunctionType) and name in function.__code__.co_names
-
-
-def _bound(function: FunctionType, name: str, value: object) -> FunctionType:
-    """Copy a function that finds another value under a global name."""
-    copy = FunctionType(
-        function.__code__,
-        {**function.__globals__, name: value},
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
+    return derive(layer, {_UPDATE: rebind(update, {_LOOP: rule})})
