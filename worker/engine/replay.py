@@ -12,6 +12,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from bramley.worker.engine.cohort import Cohort
+from bramley.worker.engine.faults import is_lack_of_memory
 from bramley.worker.models.contract import LanguageModel
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,18 @@ _KEPT = 32  # graphs
 _SEEN_MAX = 256  # shapes that are counted
 _REPEATS = 4  # of a shape before its graph is kept: keeping one costs as much as building a few
 # What a model file's code may raise when it is run on stand-ins of arrays.
-_FAULTS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+# Rows of the checked forwards: one, all there are, some: each writes in another way, and where
+# fused kernels are compiled, that takes seconds, which no request should wait for.
+_CHECKED = (1, 1, 3, 2)
 
 Shape = tuple[object, ...]
 Arrays = list[list[mx.array]]  # of each layer
@@ -38,7 +50,7 @@ class Replay:
         self._building: Cohort  # while a graph is called, which may have to be made
 
     def check(self, cohort: Cohort) -> None:
-        """Keep graphs from now on if one gives, bit for bit, what the model gives.
+        """Keep graphs from now on if they give, bit for bit, what the model gives.
 
         Args:
             cohort: of one row that has tokens; nobody needs them afterwards.
@@ -51,19 +63,25 @@ class Replay:
             log.info("the model's graph cannot be kept: %s", error)
             for layer in cohort.layers:  # a graph that failed left arrays that fail as well
                 layer.reset()
-            return
-        if not self._keeps_graphs:
-            log.info("the model's graph is not kept: its numbers would differ")
+        else:
+            if not self._keeps_graphs:
+                log.info("the model's graph is not kept: its numbers would differ")
+        while len(cohort.slots) > 1:
+            cohort.leave(cohort.slots[-1])
 
     def _is_same(self, cohort: Cohort) -> bool:
-        graph, same = mx.compile(self._build), True
-        for token in (1, 2):  # the second at a length for which the graph was not made
-            tokens = mx.array([[token]], mx.uint32)
-            _open(cohort, 1, keeps_graph=True)
+        same, graph = True, mx.compile(self._build)
+        for token, rows in enumerate(_CHECKED, 1):
+            while len(cohort.slots) < rows:
+                cohort.join(len(cohort.slots))
+            if rows > 1:  # the second one is at a length for which the graph was not made
+                graph = mx.compile(self._build)
+            tokens = mx.full((rows, 1), token, mx.uint32)
+            _open(cohort, rows, keeps_graph=True)
             # First, or the model would have written already what the graph fails to write.
             kept = self._replayed(graph, cohort, tokens)
             cohort.evaluate(kept)
-            _open(cohort, 1, keeps_graph=True)  # the same step again, from the same state
+            _open(cohort, rows, keeps_graph=True)  # the same step again, from the same state
             plain = self._model(tokens, cache=cohort.caches)[:, -1, :]
             cohort.evaluate(plain)
             cohort.table.commit()
@@ -82,34 +100,56 @@ class Replay:
             Logits, (B, V), not evaluated.
         """
         _open(cohort, rows, keeps_graph=self._keeps_graphs)
-        graph = self._kept(cohort) if self._keeps_graphs else None
-        if graph is not None:
-            try:
-                return self._replayed(graph, cohort, tokens)
-            except _FAULTS:
-                log.warning("the model's graphs are kept no longer", exc_info=True)
-                self._keeps_graphs = False
-                self._graphs.clear()
-        return self._model(tokens, cache=cohort.caches)[:, -1, :]
-
-    def _kept(self, cohort: Cohort) -> Graph | None:
-        # All layers of a kind get their room together.
-        kinds = {layer.kind: layer for layer in cohort.layers}
-        room = tuple(array.shape for layer in kinds.values() for array in layer.arrays())
-        shape: Shape = (cohort.table.count, cohort.table.width, room)
+        shape = _shape(cohort) if self._keeps_graphs else ()
         if shape in self._graphs:
             self._graphs.move_to_end(shape)
-            return self._graphs[shape]
+            return self._replayed(self._graphs[shape], cohort, tokens)
+        if shape and self._is_worth_keeping(shape):
+            logits = self._first(shape, cohort, tokens)
+            if logits is not None:
+                return logits
+        return self._model(tokens, cache=cohort.caches)[:, -1, :]
+
+    def _is_worth_keeping(self, shape: Shape) -> bool:
         if len(self._seen) > _SEEN_MAX:
             self._seen.clear()
         self._seen[shape] += 1
-        if self._seen[shape] <= _REPEATS:
+        return self._seen[shape] > _REPEATS
+
+    def _first(self, shape: Shape, cohort: Cohort, tokens: mx.array) -> mx.array | None:
+        """Make a graph and run it, all of it: its kernels may be compiled only now.
+
+        Returns:
+            Logits; None where it cannot be made, and the step is still to be taken.
+
+        Raises:
+            RuntimeError: it was made and did not run, and the cohort's state is unknown.
+        """
+        graph = mx.compile(self._build)
+        try:
+            logits = self._replayed(graph, cohort, tokens)
+        except _FAULTS as error:
+            if is_lack_of_memory(error):
+                raise
+            self._stop()
             return None
+        try:
+            cohort.evaluate(logits)
+        except RuntimeError as error:
+            if not is_lack_of_memory(error):
+                self._stop()
+            raise
         del self._seen[shape]
         if len(self._graphs) == _KEPT:
             self._graphs.popitem(last=False)
-        self._graphs[shape] = mx.compile(self._build)
-        return self._graphs[shape]
+        self._graphs[shape] = graph
+        return logits
+
+    def _stop(self) -> None:
+        log.warning("the model's graphs are kept no longer", exc_info=True)
+        self._keeps_graphs = False
+        self._graphs.clear()
+        self._seen.clear()
 
     def _replayed(self, graph: Graph, cohort: Cohort, tokens: mx.array) -> mx.array:
         self._building = cohort
@@ -133,6 +173,13 @@ class Replay:
         finally:
             table.replace_firsts(real[0])
             _adopt(cohort, real[1])
+
+
+def _shape(cohort: Cohort) -> Shape:
+    # All layers of a kind get their room together.
+    kinds = {layer.kind: layer for layer in cohort.layers}
+    room = tuple(array.shape for layer in kinds.values() for array in layer.arrays())
+    return cohort.table.count, cohort.table.width, room
 
 
 def _open(cohort: Cohort, rows: int, *, keeps_graph: bool) -> None:

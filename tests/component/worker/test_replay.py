@@ -7,6 +7,7 @@ from typing import Any, cast
 import mlx.core as mx
 import pytest
 
+from bramley.common.errors import EngineFault
 from bramley.worker.cache.build import build_states
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine import replay
@@ -208,6 +209,25 @@ def test_a_graph_that_cannot_be_made_later_is_done_without(
         cohort.table.rollback(row, 12)
     plain = steps(Replay(model), cohort, 2, 12)
     assert all(mx.array_equal(a, b).item() for a, b in zip(plain, kept, strict=True))
+
+
+def test_kernels_that_cannot_be_compiled_later_cost_one_batch_and_no_more(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluate(self: Cohort, *more: mx.array) -> None:
+        if more:
+            raise RuntimeError("[Compile::eval_cpu] Failed to compile function")
+        real(self, *more)
+
+    real = Cohort.evaluate
+    with closing(InProcessEngine(model, graph_step=STEP)) as engine:
+        engine.run(request("early", PROMPTS["a"], max_tokens=2))
+        monkeypatch.setattr(Cohort, "evaluate", evaluate)  # where a new graph's are compiled
+        engine.submit(request("lost", PROMPTS["a"], max_tokens=12))
+        engine.until(lambda: engine.outcomes["lost"].error is not None)
+        assert isinstance(engine.outcomes["lost"].error, EngineFault)
+        got = engine.run(request("later", PROMPTS["a"], max_tokens=12))["later"]
+    assert got == oracle(model, request("later", PROMPTS["a"], max_tokens=12))
 
 
 def test_a_fault_while_a_graph_is_made_leaves_the_rows_as_they_were(
