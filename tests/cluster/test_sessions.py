@@ -6,13 +6,19 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 
 from bramley.client.events import Completion
-from bramley.client.requests import Message
+from bramley.client.requests import Message, Options, generate_request
+from bramley.common.rpc import open_channel
+from bramley.protos.v1 import types_pb2
+from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
 from support.served import Served, serving
 
 SETTINGS = """
 [models.one]
 path = "{models}/words"
 parked_bytes = 0  # what is shown is the store
+[models.tight]
+path = "{models}/words"
+context_tokens = 350  # a turn of single letters fits, but not what follows
 [store]
 ram_bytes = 200000000
 disk_bytes = 0
@@ -36,9 +42,10 @@ async def ask(
     *,
     salt: str = "",
     max_tokens: int = 1,
+    model: str = "one",
 ) -> Completion:
     return await stored.client.complete(
-        "one",
+        model,
         messages=messages,
         temperature=5.0,
         seed=1,
@@ -52,17 +59,23 @@ async def ask(
 class Talk:
     """A question, an answer, and what follows."""
 
-    def __init__(self, stored: Served, session: str, *, salt: str = "") -> None:
+    def __init__(self, stored: Served, session: str, *, salt: str = "", model: str = "one") -> None:
         self._stored = stored
         self._session = session
         self._salt = salt
+        self._model = model
         self.messages: list[Message] = []
         self.tokens = 0  # of question and answer, whose state may be stored
 
     async def begin(self, name: str) -> None:
         question: Message = {"role": "user", "content": f"say something, {name}"}
         answer = await ask(
-            self._stored, [question], self._session, salt=self._salt, max_tokens=TOKENS
+            self._stored,
+            [question],
+            self._session,
+            salt=self._salt,
+            max_tokens=TOKENS,
+            model=self._model,
         )
         assert set(answer.text) == {"a", "b"}
         assert len(answer.token_ids) == TOKENS
@@ -143,3 +156,53 @@ async def test_a_closed_session_is_forgotten_once(stored: Served) -> None:
     answer = await ask(stored, talk.messages, "closed")
     assert answer.usage.prompt_tokens == await plain_tokens(stored, talk.messages)
     assert not await stored.client.close_session("one", "closed", salt="other")
+
+
+async def test_ids_that_take_more_room_than_there_is_are_not_taken(stored: Served) -> None:
+    talk = Talk(stored, "tight", model="tight")
+    await talk.begin("tight")
+    answer = await ask(stored, talk.messages, "tight", model="tight")
+    plain = await plain_tokens(stored, talk.messages)
+    assert answer.usage.prompt_tokens == plain < talk.tokens
+
+
+async def test_who_takes_nothing_from_the_cache_gets_the_tokenizer_s_ids(stored: Served) -> None:
+    talk = Talk(stored, "unhinted")
+    await talk.begin("unhinted")
+    plain = await plain_tokens(stored, talk.messages)
+    assert (await ask(stored, talk.messages)).usage.prompt_tokens > plain
+    assert await hinted(stored, talk.messages, skip_lookup=True) == ("", plain)
+
+
+async def test_of_who_leaves_nothing_in_the_cache_no_ids_are_kept(stored: Served) -> None:
+    question: Message = {"role": "user", "content": "say something, unkept"}
+    text, _ = await hinted(stored, [question], max_tokens=TOKENS, skip_store=True)
+    assert set(text) == {"a", "b"}
+    following: list[Message] = [question, {"role": "assistant", "content": text}]
+    answer = await ask(stored, following)
+    assert answer.usage.prompt_tokens == await plain_tokens(stored, following)
+
+
+async def hinted(
+    stored: Served,
+    messages: Sequence[Message],
+    *,
+    max_tokens: int = 1,
+    skip_lookup: bool = False,
+    skip_store: bool = False,
+) -> tuple[str, int]:
+    """Ask with hints for the cache.
+
+    Returns:
+        The text of a longer answer, and how many tokens the prompt had.
+    """
+    options: Options = {"messages": messages, "logit_bias": LETTERS, "temperature": 5.0}
+    request = generate_request("one", None, {**options, "max_tokens": max_tokens})
+    hints = types_pb2.CacheHints(skip_lookup=skip_lookup, skip_store=skip_store)
+    request.cache.CopyFrom(hints)
+    text, tokens = "", 0
+    async with open_channel(stored.cluster.node.addresses["grpc"]) as channel:
+        async for response in RouterServiceStub(channel).Generate(request):
+            text += response.delta.text
+            tokens = response.finished.usage.prompt_tokens
+    return text if max_tokens > 1 else "", tokens
