@@ -411,15 +411,6 @@ def test_chat_takes_options_and_lists_its_commands(shell: Shell, router: FakeRou
     assert request.sampling.temperature == 0.5
 
 
-def test_closing_a_session_says_whether_it_was_one(
-    shell: Shell, router: FakeRouter, capsys: Output
-) -> None:
-    assert shell.run("session", "close", MODEL, "k", "--salt", "s") == 0
-    assert shell.run("session", "close", MODEL, "k") == 0
-    assert capsys.readouterr().out == "closed\nnothing was kept of it\n"
-    assert [(one.session_key, one.salt) for one in router.closed] == [("k", "s"), ("k", "")]
-
-
 def test_interrupting_generate_cancels_the_call(shell: Shell, router: FakeRouter) -> None:
     router.script = [*answer("first")[:3], Hold()]
     command = [*bramley(shell), "generate", MODEL, "hi"]

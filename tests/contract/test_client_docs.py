@@ -22,6 +22,7 @@ PRINTED = {
     "Cancel": "first words: Hel\n",
     "Errors": "NOT_FOUND NOT_FOUND None None\nno model is named 'nobody'\ninput\n",
     "Deadlines and retries": "Hello\n",
+    "Sessions": "Hello\n",
     "Cache": (
         "{'parked': 0, 'ram': 256, 'ssd': 0} of 300 tokens: block 1 is the first that differs\n"
         "all that is stored outlives a power cut\n"
