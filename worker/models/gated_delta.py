@@ -29,6 +29,11 @@ from bramley.worker.models.rebinding import derive, global_in, global_of, layers
 # than they take.
 _CPU_CHUNK, _GPU_CHUNK = 32, 64
 
+# Decays of less are taken for none, and of other numbers no more is kept than a 2**-31st. Else
+# their products fall below what float32 holds in full, and CPUs take a hundred times as long for
+# each. Numbers of float32 beside a 1 are no more exact.
+_TRACE, _COARSE = 1e-10, 2.0**-8
+
 
 def gated_delta_chunked(  # noqa: PLR0913, PLR0917 -- mlx-lm's own arguments
     q: mx.array,
@@ -75,15 +80,15 @@ def gated_delta_chunked(  # noqa: PLR0913, PLR0917 -- mlx-lm's own arguments
     strengths = _chunks(beta, size, (key_heads, shared, 1))
     gates = _chunks(g, size, (key_heads, shared, 1 if g.ndim == 3 else key_dim), padding=1)
 
-    since_start = mx.cumprod(gates, axis=-2)
-    until_end = mx.cumprod(gates, axis=-2, reverse=True, inclusive=False)
+    since_start = _without_traces(mx.cumprod(gates, axis=-2))
+    until_end = _without_traces(mx.cumprod(gates, axis=-2, reverse=True, inclusive=False))
     among_keys, of_queries = (_scalar_scores if g.ndim == 3 else _vector_scores)(
         gates, keys, queries
     )
-    inverse = _unit_inverse(strengths * among_keys)
+    inverse = _coarse(_unit_inverse(strengths * among_keys))
     # U = free - bound S^T
     free = inverse @ (strengths * values)
-    bound = inverse @ (strengths * since_start * keys)
+    bound = _coarse(inverse @ (strengths * since_start * keys))
     fading = keys * until_end
     gained = free.swapaxes(-1, -2) @ fading
     replaced = bound.swapaxes(-1, -2) @ fading
@@ -112,11 +117,19 @@ def _chunks(x: mx.array, size: int, heads: tuple[int, int, int], padding: float 
     return mx.contiguous(x).astype(mx.float32)
 
 
+def _without_traces(decay: mx.array) -> mx.array:
+    return mx.maximum(decay, _TRACE) - _TRACE
+
+
+def _coarse(x: mx.array) -> mx.array:
+    return (x + _COARSE) - _COARSE
+
+
 def _scalar_scores(gates: mx.array, keys: mx.array, queries: mx.array) -> tuple[mx.array, mx.array]:
     """Products of keys with earlier keys, and of queries with keys up to theirs, as they faded."""
     masks = _masks(gates.shape[-2])
     # Not mx.where, which takes one number after another on the CPU.
-    decay = mx.cumprod(gates * masks.later + (1 - masks.later), axis=-2)
+    decay = _without_traces(mx.cumprod(gates * masks.later + (1 - masks.later), axis=-2))
     earlier = keys.swapaxes(-1, -2)
     among_keys = (keys @ earlier) * (decay * masks.later)
     of_queries = (queries @ earlier) * (decay * (masks.later + masks.same))
@@ -132,8 +145,9 @@ def _vector_scores(gates: mx.array, keys: mx.array, queries: mx.array) -> tuple[
     of_queries = (queries * keys).sum(axis=-1, keepdims=True) * masks.same
     for level, pairs in enumerate(masks.halves):
         halves = gates.reshape(*gates.shape[:-2], -1, 1 << level, gates.shape[-1])
-        after = mx.cumprod(halves, axis=-2).reshape(gates.shape)
-        before = mx.cumprod(halves, axis=-2, reverse=True, inclusive=False).reshape(gates.shape)
+        after = _without_traces(mx.cumprod(halves, axis=-2)).reshape(gates.shape)
+        before = mx.cumprod(halves, axis=-2, reverse=True, inclusive=False)
+        before = _without_traces(before).reshape(gates.shape)
         earlier = (keys * before).swapaxes(-1, -2)
         among_keys = among_keys + ((keys * after) @ earlier) * pairs
         of_queries = of_queries + ((queries * after) @ earlier) * pairs

@@ -26,6 +26,7 @@ GATES: dict[str, Callable[[mx.array], mx.array]] = {
     "near one": lambda u: 1 - 1e-3 * u,
     "near zero": lambda u: 1e-3 * u,
     "any": lambda u: u,
+    "fading": lambda u: 0.06 + 0 * u,
     "some zero": lambda u: mx.where(u < 0.1, 0, 1 - 1e-2 * u),
 }
 STRENGTHS = {name: GATES[name] for name in ("near one", "near zero")}
