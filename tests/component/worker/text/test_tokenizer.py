@@ -18,6 +18,7 @@ from bramley.worker.models.gguf import import_gguf
 from bramley.worker.models.mlx_lm import load_tokenizer
 from bramley.worker.text import chat
 from bramley.worker.text.bad_words import spellings
+from bramley.worker.text.provenance import Provenance
 from bramley.worker.text.tokenizer import Tokenizer
 from support import byte_tokenizer
 
@@ -228,3 +229,40 @@ def test_a_bad_word_of_too_many_tokens_is_refused(folder: Path, word: str) -> No
     spellings(load(folder, "bytes"), [word[:-2]])
     with pytest.raises(InvalidRequest, match=r"^stop.bad_words"):
         spellings(load(folder, "bytes"), ["b", word])
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "metaspace"])
+def test_ids_of_earlier_answers_are_found_among_pieces_too(folder: Path, kind: str) -> None:
+    tokenizer = load(folder, kind)
+    number: dict[str, int] = tokenizer.wrapper.get_vocab()
+    drawn = [number[piece] for piece in ("▁", "a", "▁", "ab")]
+    following = tokenizer.encode("a ab b")
+    assert following[: len(drawn)] != drawn
+    provenance = Provenance(tokenizer)
+    provenance.keep(b"root", "", drawn)
+    ids = provenance.ids(b"root", "", following)
+    assert ids == [*drawn, number["▁"], number["b"]]
+    assert tokenizer.decode(ids) == tokenizer.decode(following) == "a ab b"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=100, deadline=None)
+@given(
+    numbers=st.lists(st.integers(0, 1 << 16), max_size=16),
+    cut=st.integers(0, 40),
+    more=st.lists(st.sampled_from([*HARD, "<s>", "<|end|>", "<|im_end|>"]), max_size=4),
+)
+def test_whatever_was_kept_a_prompt_reads_as_its_tokenizer_has_it(
+    folder: Path, kind: str, numbers: list[int], cut: int, more: list[str]
+) -> None:
+    tokenizer = load(folder, kind)
+    provenance = Provenance(tokenizer)
+    kept = [number % tokenizer.vocabulary for number in numbers]
+    provenance.keep(b"root", "s", kept)
+    text = tokenizer.decode(kept, skip_special_tokens=False)[:cut] + "".join(more)
+    plain = tokenizer.encode(text)
+    ids = provenance.ids(b"root", "s", plain)
+    read = [tokenizer.decode(each, skip_special_tokens=False) for each in (ids, plain)]
+    assert read[0] == read[1]
+    added = [[n for n in each if n in tokenizer.added_ids] for each in (ids, plain)]
+    assert added[0] == added[1]
