@@ -123,12 +123,14 @@ def test_forgotten_sessions_and_namespaces_are_gone(kept: Provenance) -> None:
 def test_a_turn_takes_the_place_of_the_one_that_it_goes_on_from(
     kept: Provenance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provenance, "TOKENS_MAX", len(ANSWER) + 4)
+    monkeypatch.setattr(provenance, "TOKENS_MAX", 2 * len(ANSWER) + 3)
+    other = [*plain("z:"), pair("ab")]
+    kept.keep(b"r", "", other)
     kept.keep(b"r", "s", ANSWER)
     for more in range(1, 4):
         kept.keep(b"r", "s", [*ANSWER, *plain("x" * more)])
-    kept.keep(b"r", "", [ord("z")])
     assert kept.ids(b"r", "s", plain("q:abcdxxx")) == [*ANSWER, *plain("xxx")]
+    assert kept.ids(b"r", "", plain("z:ab")) == other  # there was room all the while
 
 
 @pytest.mark.parametrize(
