@@ -49,6 +49,10 @@ class FullState(KeysAndValues):
             self._learn(keys, values)
             self.prepare()
         self._write((keys, values), self._table.starts)
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """Return the same again, for a layer that has none of its own."""
         return self._read(0, self._table.width)
 
     # The contract.

@@ -5,7 +5,6 @@ put others in their place; a row that a forward gives no token must come back as
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 import mlx.core as mx
 import numpy as np
@@ -45,18 +44,25 @@ class RecurrentState:
         return len(self._held)
 
     def __getitem__(self, index: int) -> mx.array | None:
-        """The forward's rows of an array; None before the first forward of all."""
+        """The forward's rows of an array; None where all of them begin, as some files ask."""
         shape = self._shapes[index]  # an index too high ends an unpacking
-        if shape is None:
+        if shape is None or not (any(self._table.starts) or self._table.keeps_graph):
             return None
         held = self._whole(index, shape)
         return held if self._covers(held) else held[self._table.rows]
 
     def __setitem__(self, index: int, value: mx.array) -> None:
-        """Write the forward's rows of an array."""
-        if self._shapes[index] is None:
-            self._shapes[index] = (value.shape[1:], value.dtype)
-        held = self._whole(index, cast("Shape", self._shapes[index]))
+        """Write the forward's rows of an array.
+
+        Raises:
+            ValueError: its rows are of another shape than before.
+        """
+        shape = self._shapes[index]
+        if shape is None:
+            shape = self._shapes[index] = (value.shape[1:], value.dtype)
+        if value.shape[1:] != shape[0]:
+            raise ValueError(f"a recurrent state of {shape[0]} became one of {value.shape[1:]}")
+        held = self._whole(index, shape)
         if self._table.columns > 1:
             value = mx.contiguous(value)  # a view would keep all that it was cut from
         if self._covers(held):

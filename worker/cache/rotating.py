@@ -34,6 +34,7 @@ class RotatingState(KeysAndValues):
         self._window.add(self)
         self._columns_max = self._window.capacity
         self._kept: list[list[mx.array]] = []  # for each run of a long forward
+        self._beside: tuple[mx.array, ...] = ()  # what a long forward reads
 
     # What model files call.
 
@@ -50,7 +51,7 @@ class RotatingState(KeysAndValues):
         reading = self._window.prepare()
         if not reading.beside:
             self._write((keys, values), reading.starts)
-            return self._read(reading.start, reading.stop)
+            return self.keys_and_values()
         seen: list[mx.array] = []
         for held, new in zip(self._read(reading.start, reading.stop), (keys, values), strict=True):
             pieces = [held, new] if held.shape[2] else [new]
@@ -64,7 +65,16 @@ class RotatingState(KeysAndValues):
             ]
             for run in reading.runs
         ]
+        self._beside = tuple(seen)
         return seen[0], seen[1]
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """Return the same again, for a layer that has none of its own."""
+        reading = self._window.prepare()
+        if reading.beside:
+            keys, values = self._beside
+            return keys, values
+        return self._read(reading.start, reading.stop)
 
     # The contract.
 
@@ -128,8 +138,8 @@ class RotatingState(KeysAndValues):
     # What the window asks.
 
     def begin(self) -> None:
-        """Forget what an abandoned forward left."""
-        self._kept = []
+        """Forget what the forward before left."""
+        self._kept, self._beside = [], ()
 
     def kept(self) -> list[mx.array]:
         """Copies of what stays of the tokens that were read beside the buffers."""
@@ -144,7 +154,7 @@ class RotatingState(KeysAndValues):
         """Write the copies, evaluated by now, into the buffers."""
         for run, pieces in zip(runs, self._kept, strict=bool(self._kept)):
             self._paste(run.row, run.target, pieces)
-        self._kept = []
+        self._kept, self._beside = [], ()
 
     def _held(self, row: int) -> int:
         return self._window.held(row)

@@ -99,8 +99,10 @@ class Replay:
         Returns:
             Logits, (B, V), not evaluated.
         """
-        _open(cohort, rows, keeps_graph=self._keeps_graphs)
-        shape = _shape(cohort) if self._keeps_graphs else ()
+        # A row without tokens may be a case of its own in the model's code.
+        keeps_graph = self._keeps_graphs and min(cohort.table.lengths[:rows]) > 0
+        _open(cohort, rows, keeps_graph=keeps_graph)
+        shape = _shape(cohort) if keeps_graph else ()
         if shape in self._graphs:
             self._graphs.move_to_end(shape)
             return self._replayed(self._graphs[shape], cohort, tokens)

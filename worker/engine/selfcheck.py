@@ -1,6 +1,6 @@
 """Finds out, when a model is loaded, how its rows may share forwards without becoming wrong.
 
-Some model files go wrong without an error where rows differ in length. So two short sequences
+Some model files go wrong without an error where rows differ in length. So a few short sequences
 are run as they would be served, and each alone on the model's own caches, and the scores of
 their next tokens compared. The first lane is taken whose scores agree.
 """
@@ -20,8 +20,8 @@ from bramley.worker.models.contract import Lane, LanguageModel, ModelParts
 
 log = logging.getLogger(__name__)
 
-_LENGTHS = (11, 5)
-_PIECE = 7  # of the longer one; the shorter one is done then, and idles
+_LENGTHS = (11, 2, 1)  # some files treat a row's first token otherwise, or the first few
+_PIECE = 7  # of the longest one; the others are done then, and idle
 # Of the spread of the scores, how far they may be apart: what rounding makes of other shapes.
 _NEAR = {mx.float32: 1e-3}
 _NEAR_IN_HALF = 0.1
@@ -49,7 +49,8 @@ def choose_lane(parts: ModelParts, sum_panel: int = 0) -> Lane:
     """
     sequences = [_tokens(length, parts.vocabulary) for length in _LENGTHS]
     right = [_alone(parts, tokens) for tokens in sequences]
-    for lane in (Lane.BATCHED, Lane.APART, Lane.SERIAL):
+    lanes = list(Lane)
+    for lane in lanes[lanes.index(parts.best_lane) : -1]:
         try:
             scores = _served(parts, sequences, lane, sum_panel)
             apart = max(map(_distance, scores, right))
@@ -70,7 +71,8 @@ def _tokens(count: int, vocabulary: int) -> list[int]:
 def _alone(parts: ModelParts, tokens: Sequence[int]) -> mx.array:
     """Scores after a sequence, its last token a step of its own, (V,)."""
     caches = parts.own_caches()
-    parts.model(mx.array([tokens[:-1]]), cache=caches)
+    if len(tokens) > 1:
+        parts.model(mx.array([tokens[:-1]]), cache=caches)
     logits = parts.model(mx.array([tokens[-1:]]), cache=caches)[0, -1]
     mx.eval(logits)
     return logits
@@ -79,12 +81,11 @@ def _alone(parts: ModelParts, tokens: Sequence[int]) -> mx.array:
 def _served(
     parts: ModelParts, sequences: Sequence[Sequence[int]], lane: Lane, sum_panel: int
 ) -> list[mx.array]:
-    if lane is Lane.SERIAL:
-        return [
-            scores
-            for tokens in sequences
-            for scores in _served(parts, [tokens], Lane.APART, sum_panel)
-        ]
+    if lane is Lane.SERIAL and len(sequences) > 1:
+        served = [_served(parts, [tokens], lane, sum_panel) for tokens in sequences]
+        return [scores for (scores,) in served]
+    # One row alone is whatever the model makes of it in as many pieces.
+    piece = _PIECE if lane is not Lane.SERIAL else max(_LENGTHS)
     table = RowTable(sum_panel=sum_panel)
     states = build_states(table, parts.layers)
     cohort = Cohort(table, states, lambda: model_caches(states, parts.layers))
@@ -93,18 +94,18 @@ def _served(
     prompts = [list(tokens[:-1]) for tokens in sequences]
     if lane is Lane.APART:
         for row, prompt in enumerate(prompts):
-            for piece in _pieces([prompt]):
-                _forward(parts.model, cohort, row, piece)
+            for part in _pieces([prompt], piece):
+                _forward(parts.model, cohort, row, part)
     else:
-        for piece in _pieces(prompts):
-            _forward(parts.model, cohort, 0, piece)
+        for part in _pieces(prompts, piece):
+            _forward(parts.model, cohort, 0, part)
     logits = _forward(parts.model, cohort, 0, [[tokens[-1]] for tokens in sequences])
     return [logits[row, -1] for row, _ in enumerate(sequences)]
 
 
-def _pieces(prompts: Sequence[list[int]]) -> Iterator[list[list[int]]]:
-    for start in range(0, max(map(len, prompts)), _PIECE):
-        yield [prompt[start : start + _PIECE] for prompt in prompts]
+def _pieces(prompts: Sequence[list[int]], piece: int) -> Iterator[list[list[int]]]:
+    for start in range(0, max(map(len, prompts)), piece):
+        yield [prompt[start : start + piece] for prompt in prompts]
 
 
 def _forward(
@@ -124,7 +125,9 @@ def _forward(
 def _distance(scores: mx.array, right: mx.array) -> float:
     """How far scores are apart, as a share of how far the right ones are spread."""
     scores, right = scores.astype(mx.float32), right.astype(mx.float32)
-    apart = mx.max(mx.abs(scores - right))
+    told = mx.isfinite(right)  # some rule tokens out
+    right = mx.where(told, right, mx.mean(mx.where(told, right, 0)))
+    apart = mx.max(mx.where(told, mx.abs(scores - right), 0))
     spread = mx.maximum(mx.max(right) - mx.min(right), 1e-30)
     share = cast("float", (apart / spread).item())
     return math.inf if math.isnan(share) else share

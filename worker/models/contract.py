@@ -78,6 +78,7 @@ class ModelParts:
         vocabulary: width of its logits.
         heads: query heads of a layer.
         weight_bytes: of its parameters.
+        best_lane: that may be tried: some faults only a long sequence shows.
     """
 
     model: LanguageModel
@@ -86,3 +87,4 @@ class ModelParts:
     vocabulary: int
     heads: int
     weight_bytes: int
+    best_lane: Lane = Lane.BATCHED

@@ -20,7 +20,7 @@ from mlx import nn
 from mlx import utils as trees
 
 from bramley.worker.cache.recurrent import RecurrentState
-from bramley.worker.models.contract import LayerCache, ModelParts
+from bramley.worker.models.contract import Lane, LayerCache, ModelParts
 from bramley.worker.models.errors import ModelError
 from bramley.worker.models.rope import share_angles
 
@@ -139,6 +139,12 @@ def load_tokenizer(folder: Path) -> TokenizerWrapper:
         raise ModelError(f"{folder} holds no usable tokenizer: {_told(error)}") from error
 
 
+# Right on short sequences in lanes where they are wrong on long ones: minimax_m3_vl counts the
+# blocks that a query reads from the longest row's end, and plamo3's prompts see one token more of
+# a window than its decode steps do.
+_BEST_LANES = {"minimax_m3_vl": Lane.SERIAL, "plamo3": Lane.OWN}
+
+
 def model_parts(model: nn.Module, *, vocabulary: int, heads: int) -> ModelParts:
     """Name what the engine needs of a model."""
     return ModelParts(
@@ -148,6 +154,7 @@ def model_parts(model: nn.Module, *, vocabulary: int, heads: int) -> ModelParts:
         vocabulary=vocabulary,
         heads=heads,
         weight_bytes=parameter_bytes(model),
+        best_lane=_BEST_LANES.get(cast("Any", model).model_type, Lane.BATCHED),
     )
 
 

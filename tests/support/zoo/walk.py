@@ -21,7 +21,7 @@ from bramley.worker.models.mlx_lm import own_caches
 from support.forwards import Logits, Rows, as_numpy
 from support.zoo.shapes import VOCABULARY
 
-PROMPTS = (1, 3, 33, 20)  # tokens; the window is 8
+PROMPTS = (1, 2, 33, 20)  # tokens; the window is 8
 STEPS = 12
 PIECE = 8  # tokens of a prompt a forward
 JOINS, LEAVES = 4, 8  # steps after which the last text's row comes, and the first one's goes
@@ -38,9 +38,9 @@ class Text:
     logits: Logits
 
     def parts(self, piece: int) -> Iterator[list[int]]:
-        """Cut the prompt."""
-        for start in range(0, self.prompt, piece):
-            yield self.tokens[start : min(start + piece, self.prompt)]
+        """Cut the prompt but for its last token, which is the first step's."""
+        for start in range(0, self.prompt - 1, piece):
+            yield self.tokens[start : min(start + piece, self.prompt - 1)]
 
 
 def texts(model: nn.Module, piece: int = max(PROMPTS)) -> list[Text]:
@@ -53,7 +53,8 @@ def texts(model: nn.Module, piece: int = max(PROMPTS)) -> list[Text]:
 def _text(model: nn.Module, prompt: list[int], piece: int) -> Text:
     caches = make_prompt_cache(model)
     text = Text([*prompt], len(prompt), np.empty((0, 0), np.float32))
-    logits = [_forward(model, part, caches) for part in text.parts(piece)]
+    pieces = [*text.parts(piece), prompt[-1:]]
+    logits = [_forward(model, part, caches) for part in pieces]
     for _ in range(STEPS):
         text.tokens.append(int(logits[-1][-1, :VOCABULARY].argmax()))
         logits.append(_forward(model, text.tokens[-1:], caches))
