@@ -8,9 +8,10 @@ import pytest
 from bramley.client.events import Completion
 from bramley.client.requests import Message, Options, generate_request
 from bramley.common.rpc import open_channel
-from bramley.protos.v1 import types_pb2
+from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2
 from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
-from support.served import Served, serving
+from bramley.protos.v1.worker_pb2_grpc import WorkerServiceStub
+from support.served import PRIMER, Served, serving
 
 SETTINGS = """
 [models.one]
@@ -19,6 +20,8 @@ parked_bytes = 0  # what is shown is the store
 [models.tight]
 path = "{models}/words"
 context_tokens = 350  # a turn of single letters fits, but not what follows
+[models.primed]
+path = "{models}/primed"
 [store]
 ram_bytes = 200000000
 disk_bytes = 0
@@ -206,3 +209,29 @@ async def hinted(
             text += response.delta.text
             tokens = response.finished.usage.prompt_tokens
     return text if max_tokens > 1 else "", tokens
+
+
+async def test_what_the_next_turn_shares_is_counted_in_the_ids_that_are_used(
+    stored: Served,
+) -> None:
+    begun = await stored.completed(
+        "primed", "<|start|>user\n", temperature=5.0, max_tokens=100, logit_bias=LETTERS
+    )
+    request = generate_request(
+        "primed", None, {"messages": [{"role": "user", "content": begun.text}], "max_tokens": 1}
+    )
+    plain = await prepared(stored, request, skip_lookup=True)
+    used = await prepared(stored, request)
+    assert len(used.token_ids_le) > len(plain.token_ids_le)
+    own = [len(each.token_ids_le) // 4 - each.stable_tokens for each in (plain, used)]
+    assert own == [len(PRIMER)] * 2
+
+
+async def prepared(
+    stored: Served, request: generation_pb2.GenerateRequest, *, skip_lookup: bool = False
+) -> worker_pb2.PrepareResponse:
+    request.cache.skip_lookup = skip_lookup
+    process = await stored.cluster.running("worker", request.model)
+    async with open_channel(process.address) as channel:
+        stub = WorkerServiceStub(channel)
+        return await stub.Prepare(worker_pb2.PrepareRequest(request=request))

@@ -13,7 +13,7 @@ from support.byte_tokenizer import CHAT_TEMPLATE, EOS, SPECIALS, byte_characters
 _MERGES = ("a a", "a b", "b a", "aa b", "ab ab", "aa aa", "Ġ a", "Ġa b", "Ċ Ċ", "c d", "Ã ©")
 
 
-def write_ambiguous(folder: Path, *, use_regex: bool = True) -> None:
+def write_ambiguous(folder: Path, *, use_regex: bool = True, primer: str = "") -> None:
     """Write a byte-level BPE whose few merges overlap, with the byte tokenizer's special tokens.
 
     Its merges have the ids of bytes that no text has, so a model of the byte tokenizer's
@@ -22,6 +22,7 @@ def write_ambiguous(folder: Path, *, use_regex: bool = True) -> None:
     Args:
         folder: an existing folder.
         use_regex: whether words are cut apart before; without, a token may go over any border.
+        primer: what its template ends a prompt on, and leaves out once the answer is history.
     """
     pairs = [tuple(merge.split(" ")) for merge in _MERGES]
     merged = ["".join(pair) for pair in pairs]
@@ -37,7 +38,7 @@ def write_ambiguous(folder: Path, *, use_regex: bool = True) -> None:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
         "eos_token": SPECIALS[EOS - 256],
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": CHAT_TEMPLATE.removesuffix("{% endif %}") + primer + "{% endif %}",
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 

@@ -28,6 +28,7 @@ SAYS = {
 # "hi", and then one of three end tokens: two by the configuration, one by the tokenizer.
 ENDS = {"A": 256, "B": 257, "C": 259}
 ENDLESS = "L"
+PRIMER = "(thinks:"
 
 
 def cluster_toml(models: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from support.byte_tokenizer import EOS
 from support.scripted_model import Script, write_scripts
 from support.segmentations import write_ambiguous
-from support.served import ENDLESS, ENDS, SAYS
+from support.served import ENDLESS, ENDS, PRIMER, SAYS
 from support.tiny_models import save_tiny
 
 
@@ -17,6 +17,8 @@ def main() -> None:
     save_tiny(folder / "sliding", "sliding", seed=5)
     save_tiny(folder / "words", "full", seed=5)
     write_ambiguous(folder / "words")
+    save_tiny(folder / "primed", "full", seed=5)
+    write_ambiguous(folder / "primed", primer=PRIMER)
     scripts = {byte.encode(): Script(text.encode(), EOS) for byte, text in SAYS.items()}
     scripts |= {byte.encode(): Script(b"hi", end) for byte, end in ENDS.items()}
     scripts[ENDLESS.encode()] = Script(b"abc ", None)
