@@ -63,11 +63,12 @@ CHUNKS = (32, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One model twice, on the same parameters.
+    """One model several times, on the same parameters.
 
     Attributes:
         text: its text model's configuration.
-        fast: takes prompts in chunks.
+        fast: takes prompts in chunks, with whatever else speeds them up.
+        chunked: takes prompts in chunks, and no more.
         plain: as mlx-lm made it.
         prompt: tokens of the fast one's prompt.
         plain_prompt: of the plain one's, where that takes long.
@@ -78,6 +79,7 @@ class Subject:
     name: str
     text: dict[str, Any]
     fast: nn.Module
+    chunked: nn.Module
     plain: nn.Module
     prompt: int
     plain_prompt: int
@@ -94,13 +96,14 @@ def subject(folder: Path | None, shape: str) -> Subject:
         config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
         name, text = folder.name, config.get("text_config", config)
         make = _stored(folder)
-    plain, fast = make(), make()
-    fast.update(plain.parameters())
-    if not fast_prefill(fast):
-        raise SystemExit(f"{name}: no layer takes chunks here")
+    plain, chunked, fast = make(), make(), make()
+    for model in (chunked, fast):
+        model.update(plain.parameters())
+        if not fast_prefill(model):
+            raise SystemExit(f"{name}: no layer takes chunks here")
     quicken_activations(fast)
     lengths = (8192, 512, 2048, 20.0) if shape == "4b" else (1000, 1000, 1000, 5.0)
-    return Subject(name, text, fast, plain, *lengths)
+    return Subject(name, text, fast, chunked, plain, *lengths)
 
 
 def _random(text: dict[str, Any]) -> Callable[[], nn.Module]:
@@ -130,21 +133,16 @@ def _on_cpu() -> bool:
 
 def prompts(subject: Subject, turns: int) -> Iterator[Figure]:
     """Whole prompts, without their logits, as an engine computes all but the last piece of one."""
-    figure = Figure(
-        f"{subject.name}: prompts",
-        "tok/s",
-        ("chunks", "loop"),
-        required=Required(">=", subject.required),
-    )
-    fast, plain = (
-        lambda: _prefill_s(subject.fast, subject.prompt, subject.piece),
-        lambda: _prefill_s(subject.plain, subject.plain_prompt, subject.piece),
-    )
-    for turn in range(turns + 1):
-        fast_s, plain_s = fast(), plain()
-        if turn:  # kernels are compiled on first use
-            figure.add(subject.prompt / fast_s, subject.plain_prompt / plain_s)
-    yield figure
+    required = Required(">=", subject.required)
+    sides = {"all": (subject.fast, required), "chunks": (subject.chunked, None)}
+    for side, (model, needed) in sides.items():
+        figure = Figure(f"{subject.name}: prompts", "tok/s", (side, "mlx_lm"), required=needed)
+        for turn in range(turns + 1):
+            fast_s = _prefill_s(model, subject.prompt, subject.piece)
+            plain_s = _prefill_s(subject.plain, subject.plain_prompt, subject.piece)
+            if turn:  # kernels are compiled on first use
+                figure.add(subject.prompt / fast_s, subject.plain_prompt / plain_s)
+        yield figure
 
 
 def _prefill_s(model: nn.Module, tokens: int, piece: int) -> float:
