@@ -2,8 +2,7 @@
 
 ``python -m bramley.bench.recurrent [--model FOLDER | --shape SHAPE] [--json]``. Both sides run in
 turn in this one process, on the same weights and the same BLAS. Weights are random without
-``--model``: speed depends on shapes alone. "All" is what a worker does, which on x86 CPUs also has
-quicker activations; "chunks" is what the recurrence alone gains.
+``--model``: speed depends on shapes alone. First whole prompts, then the rule of one layer alone.
 """
 
 import argparse

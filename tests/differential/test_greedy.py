@@ -17,7 +17,7 @@ from support.tiny_models import build, greedy
 LENGTHS = (1, 2, 3, 7, 8, 9, 20, 33)
 
 
-@pytest.fixture(scope="module", params=["full", "sliding"])
+@pytest.fixture(scope="module", params=["full", "sliding", "hybrid"])
 def model(request: pytest.FixtureRequest) -> nn.Module:
     return build(request.param, seed=5)
 

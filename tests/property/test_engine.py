@@ -8,13 +8,15 @@ from functools import partial
 import pytest
 
 from bramley.worker.engine.outputs import Output
-from bramley.worker.models.contract import LanguageModel, LayerCache
+from bramley.worker.models.contract import LanguageModel
+from bramley.worker.models.mlx_lm import layer_caches
 from bramley.worker.request import LogprobRule, Priority, Request
 from bramley.worker.sampling.params import SamplingParams
-from support.engines import FULL, InProcessEngine, Outcome, request
-from support.tiny_models import build
+from support.engines import InProcessEngine, Outcome, request
+from support.tiny_models import KINDS, build
 
-LAYERS = {"full": (FULL, FULL), "sliding": (LayerCache(kind="rotating", window=8), FULL)}
+MODELS = {kind: build(kind, seed=5) for kind in KINDS}
+LAYERS = {kind: layer_caches(model) for kind, model in MODELS.items()}
 LENGTHS = (1, 2, 15, 16, 17, 31, 60, 100, 255, 256, 257, 300)
 ROOMY = 1 << 30
 TOKEN_BYTES = 2 * 2 * 16 * 4  # of one layer: keys and values, two heads of 16 floats
@@ -134,7 +136,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def model(kind: str) -> LanguageModel:
-    return build("full" if kind == "full" else "sliding", seed=5)
+    return MODELS[kind]
 
 
 def each(actions: Sequence[Callable[[], None]]) -> None:

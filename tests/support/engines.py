@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack
 
 from bramley.common.errors import BramleyError
-from bramley.worker.cache.build import build_states
+from bramley.worker.cache.build import build_states, model_caches
 from bramley.worker.cache.saved import Restore, Saving
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
@@ -119,7 +119,9 @@ class InProcessEngine:
 
         def make_cohort() -> Cohort:
             table = RowTable(sum_panel=BLAS.sum_panel, graph_step=max(graph_step, 1))
-            self.cohorts.append(Cohort(table, build_states(table, layers)))
+            states = build_states(table, layers)
+            caches = model_caches(states, layers)
+            self.cohorts.append(Cohort(table, states, lambda: caches))
             return self.cohorts[-1]
 
         def load() -> Executor:

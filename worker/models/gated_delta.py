@@ -71,8 +71,7 @@ def gated_delta_chunked(  # noqa: PLR0913, PLR0917 -- mlx-lm's own arguments
         beta = mx.where(mask[..., None], beta, 0)
         g = mx.where(mask.reshape(*mask.shape, *[1] * (g.ndim - 2)), g, 1)
     if chunk is None:
-        is_cpu = mx.default_device().type == mx.DeviceType.cpu
-        chunk = _CPU_CHUNK if is_cpu else _GPU_CHUNK
+        chunk = best_chunk()
     size = min(chunk, 1 << (columns - 1).bit_length())
     # All below: (chunks, B, Hk, value heads of each, ...).
     queries, keys = (_chunks(x, size, (key_heads, 1, key_dim)) for x in (q, k))
@@ -105,6 +104,11 @@ def gated_delta_chunked(  # noqa: PLR0913, PLR0917 -- mlx-lm's own arguments
     y = mx.addmm(of_queries @ free, reading, mx.stack(starts).swapaxes(-1, -2))
     y = y.transpose(1, 0, 4, 2, 3, 5).reshape(rows, -1, heads, value_dim)[:, :columns]
     return y.astype(q.dtype), here.reshape(rows, heads, value_dim, key_dim)
+
+
+def best_chunk() -> int:
+    """Return the columns a chunk that suit the device."""
+    return _CPU_CHUNK if mx.default_device().type == mx.DeviceType.cpu else _GPU_CHUNK
 
 
 def _chunks(x: mx.array, size: int, heads: tuple[int, int, int], padding: float = 0) -> mx.array:

@@ -22,6 +22,7 @@ from mlx import utils as trees
 from bramley.worker.cache.recurrent import RecurrentState
 from bramley.worker.models.contract import Lane, LayerCache, ModelParts
 from bramley.worker.models.errors import ModelError
+from bramley.worker.models.gated_delta import fast_prefill
 from bramley.worker.models.rope import share_angles
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ def load_model(folder: Path, *, dequantize: bool) -> LoadedModel:
         if dequantize:
             _to_float32(model)
             share_angles(model)
+        fast_prefill(model)
         mx.eval(model.parameters())
         logits = cast("mx.array", model(mx.zeros((1, 1), mx.int32)))  # its shape is all we take
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
