@@ -135,7 +135,6 @@ class Answer:
                 prefill=to_duration(self._first_s - began_s),
                 decode=to_duration(token.at_s - self._first_s),
             ),
-            lane=types_pb2.LANE_BATCHED,
         )
         if self._stops.matched is not None:
             finished.reason = types_pb2.FINISH_REASON_STOP_SEQUENCE

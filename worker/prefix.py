@@ -61,6 +61,11 @@ class StateFacts:
     state_bytes: Callable[[int], int]
 
     @property
+    def is_stored(self) -> bool:
+        """Whether anything of it can be."""
+        return bool(self.token_bytes) or self.has_state
+
+    @property
     def has_state(self) -> bool:
         """Whether there are layers that are stored whole."""
         return self.state_bytes(1) > 0
@@ -138,6 +143,8 @@ class PrefixCache:
     def _open(self, salt: str) -> None:
         identity = self._identity(salt)
         root = self._roots[salt] = keys.root(identity)
+        if not self._state.is_stored:
+            return
         opening = asyncio.create_task(self._client.open_namespace(identity, self._state.groups))
         self._opening[root] = opening
 
@@ -164,6 +171,8 @@ class PrefixCache:
         Returns:
             Token ids of each, oldest first; None where no store said.
         """
+        if not self._state.is_stored:
+            return []
         if opening := self._opening.get(root):
             await asyncio.wait([opening])
         found = await self._client.recall(root, session_key, RECALLED_MAX)
@@ -195,6 +204,8 @@ class PrefixCache:
         Raises:
             CancelledError: the caller left; nothing stays leased.
         """
+        if not self._state.is_stored:
+            return None
         match = await self._client.match(root, chains, token_ids_le)
         if match is None:
             return None
@@ -219,6 +230,8 @@ class PrefixCache:
 
     def saving(self, boundary: int, found: Found | None) -> Saving | None:
         """Say how a request is to be saved; None where state and two blocks do not fit staging."""
+        if not self._state.is_stored:
+            return None
         state = padded(self._state.state_bytes(boundary))
         block = padded(self._state.token_bytes * BLOCK)
         room = self._client.staging_bytes - state

@@ -153,7 +153,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 raise
             while not stream.is_over:
                 for response in await stream.take():
-                    if response.HasField("finished"):  # kept before the next turn can come
+                    if response.HasField("finished"):
+                        response.finished.lane = loaded.limits.lane
+                        # Kept before the next turn can come.
                         self._keep(request, stream, [response.finished.index])
                     yield response
         finally:

@@ -28,6 +28,7 @@ SAYS = {
 # "hi", and then one of three end tokens: two by the configuration, one by the tokenizer.
 ENDS = {"A": 256, "B": 257, "C": 259}
 ENDLESS = "L"
+ZOO = ("mamba2", "jamba", "recurrent_gemma", "llama4")  # of every lane one, by its file
 PRIMER = "(thinks:"
 
 

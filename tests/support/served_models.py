@@ -6,8 +6,9 @@ from pathlib import Path
 from support.byte_tokenizer import EOS
 from support.scripted_model import Script, write_scripts
 from support.segmentations import write_ambiguous
-from support.served import ENDLESS, ENDS, PRIMER, SAYS
-from support.tiny_models import save_tiny
+from support.served import ENDLESS, ENDS, PRIMER, SAYS, ZOO
+from support.tiny_models import save, save_tiny
+from support.zoo.catalogue import CONFIGS, build
 
 
 def main() -> None:
@@ -15,6 +16,9 @@ def main() -> None:
     folder = Path(sys.argv[1])
     save_tiny(folder / "tiny", "full", seed=5)
     save_tiny(folder / "sliding", "sliding", seed=5)
+    save_tiny(folder / "hybrid", "hybrid", seed=5)
+    for name in ZOO:
+        save(folder / name, build(name), CONFIGS[name])
     save_tiny(folder / "words", "full", seed=5)
     write_ambiguous(folder / "words")
     save_tiny(folder / "primed", "full", seed=5)

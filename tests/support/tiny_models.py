@@ -92,10 +92,15 @@ def greedy(model: nn.Module, prompt: list[int], count: int) -> list[int]:
 
 def save_tiny(folder: Path, kind: Kind, seed: int = 0) -> None:
     """Write a whole model folder that a worker can load."""
+    save(folder, build(kind, seed), config_of(kind))
+
+
+def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
+    """Write a model with the byte tokenizer as a folder that a worker can load."""
     folder.mkdir(parents=True, exist_ok=True)
     byte_tokenizer.write_byte_tokenizer(folder)
-    (folder / "config.json").write_text(json.dumps(config_of(kind)))
-    weights = parameters(build(kind, seed))
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = parameters(model)
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
 
 

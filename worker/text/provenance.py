@@ -161,7 +161,9 @@ class Provenance:
         mine = bisect_right(places, limit) - 1
         while places[mine] not in borders:
             mine -= 1
-        return mine, bisect_left(plain_places, places[mine])
+        # Ids without text that were drawn after the border are no part of the prompt.
+        border = places[mine]
+        return bisect_left(places, border), bisect_left(plain_places, border)
 
     def _places(self, ids: Sequence[int]) -> list[int]:
         """How many bytes are before each id, and before the end."""

@@ -79,11 +79,14 @@ def test_a_special_token_stands_for_itself_alone(kept: Provenance) -> None:
     assert kept.ids(b"r", "t", plain("xab<end>cd")) == [ord("x"), pair("ab"), *plain("<end>cd")]
 
 
-def test_ids_that_stand_for_nothing_are_kept_where_they_were(kept: Provenance) -> None:
+def test_ids_that_stand_for_nothing_are_kept_between_others_and_left_at_the_border(
+    kept: Provenance,
+) -> None:
     empty = 97  # an id of a padded vocabulary
     kept._vocabulary.token_bytes = lambda number: b"" if number == empty else bytes([number])  # type: ignore[method-assign]
     kept.keep(b"r", "s", [*plain("x"), empty, *plain("y"), empty])
-    assert kept.ids(b"r", "s", plain("xyz")) == [*plain("x"), empty, *plain("y"), empty, ord("z")]
+    assert kept.ids(b"r", "s", plain("xyz")) == [*plain("x"), empty, *plain("yz")]
+    assert kept.ids(b"r", "s", plain("x")) == plain("x")  # the prompt itself, asked again
 
 
 def test_a_session_s_own_come_before_others_of_the_same_text(kept: Provenance) -> None:
