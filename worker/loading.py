@@ -144,6 +144,7 @@ def _load(
                 eos_token_ids=sorted(eos),
                 max_rows=lane.rows_max or settings.max_rows,
                 lane=types_pb2.LANE_SERIAL if lane.rows_max == 1 else types_pb2.LANE_BATCHED,
+                lane_reason=lane.reason,
                 has_chat_template=tokenizer.has_chat_template,
             ),
             revision=model.revision,

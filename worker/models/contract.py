@@ -40,6 +40,17 @@ class Lane(Enum):
     OWN = "serial, own caches"
 
     @property
+    def reason(self) -> str:
+        """Why requests do not share forwards; empty where they do."""
+        match self:
+            case Lane.BATCHED | Lane.APART:
+                return ""
+            case Lane.SERIAL:
+                return "beside rows of other lengths the model's file gives other scores than alone"
+            case Lane.OWN:
+                return "the model's file is right on its own caches only, which are not stored"
+
+    @property
     def rows_max(self) -> int | None:
         """Requests that may run at a time; None for any number."""
         return None if self in (Lane.BATCHED, Lane.APART) else 1
