@@ -90,8 +90,8 @@ class RecurrentState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return sum(array.nbytes for array in self.arrays())
+        """Bytes of the arrays, and of those that are kept to go back to."""
+        return sum(array.nbytes for array in self.arrays()) + self._kept_bytes
 
     def resemble(self, other: object) -> None:
         """Take shapes over that are known there."""
@@ -124,7 +124,7 @@ class RecurrentState:
 
     def bytes_after(self, rows: int, columns: int) -> int:
         """Bytes of so many rows, or of those that there are if they are more."""
-        return max(rows, self._rows) * self.row_bytes(1)
+        return max(rows, self._rows) * self.row_bytes(1) + self._kept_bytes
 
     def fit(self, rows: int, columns: int) -> None:
         """Have room for so many rows and for the table's, and no more."""
@@ -226,6 +226,13 @@ class RecurrentState:
     def let_go(self) -> None:
         """Keep no former arrays."""
         self._before = None
+
+    @property
+    def _kept_bytes(self) -> int:
+        kept = zip(self._before or (), self._held, strict=False)
+        return sum(
+            before.nbytes for before, now in kept if before is not None and before is not now
+        )
 
     @property
     def _rows(self) -> int:

@@ -92,6 +92,7 @@ class RowTable:
         starts: length of each of them before it.
         uniform: that length, if it is the same for all and the graph may depend on it.
         longest: length of the longest, its new tokens included.
+        is_torn: whether a change of rows stopped halfway, so that nobody knows what they hold.
         width: columns that the forward reads.
     """
 
@@ -102,6 +103,7 @@ class RowTable:
         self.width_step = width_step
         self.graph_step = graph_step
         self.keeps_graph = False
+        self.is_torn = False
         self.sum_panel = sum_panel
         self.first = 0
         self.count = 0
@@ -202,9 +204,15 @@ class RowTable:
             follower.begin()
 
     def commit(self) -> None:
-        """Count the forward's valid tokens as written."""
+        """Count the forward's valid tokens as written.
+
+        Raises:
+            RuntimeError: no memory; the forward is as if it had failed, unless ``is_torn``.
+        """
         for follower in self.followers:
             follower.commit(self._valid)
+            self.is_torn = True  # where the next one cannot
+        self.is_torn = False
         for row, written in enumerate(self._valid, self.first):
             self.lengths[row] += written
         self._memo.clear()

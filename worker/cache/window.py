@@ -117,7 +117,7 @@ class Window:
             if isinstance(follower, cls) and (follower.size, follower.keep) == (size, keep):
                 return follower
         window = cls(table, size, keep)
-        table.followers.append(window)
+        table.followers.insert(0, window)  # before those whose commit cannot fail
         return window
 
     def add(self, layer: WindowLayer) -> None:
@@ -267,6 +267,8 @@ class Window:
         held = self.held(row)
         for layer in self._layers:
             layer.drop(row, self.keep, self.keep + cut, held)
+            self._table.is_torn = True  # where the next one cannot
+        self._table.is_torn = False
         self.dropped[row] += cut
         self.used.clean(row, held - cut)
 

@@ -54,7 +54,8 @@ def make_executor(
         parts.model, make_cohort, heads=parts.heads, keeps_graphs=keeps_graphs, lane=lane
     )
     executor.warm_up(cohort, min(context_tokens, WARM_COLUMNS))
-    token_bytes = max(cohort.bytes_for(1, WARM_COLUMNS) / WARM_COLUMNS, 1)
+    fixed = cohort.bytes_for(1, 0)
+    token_bytes = max((cohort.bytes_for(1, WARM_COLUMNS) - fixed) / WARM_COLUMNS, 1)
     waste = int(parts.weight_bytes / WASTE_SHARE / token_bytes)
     executor.waste_columns = max(waste, WASTE_COLUMNS_MIN)
     return executor, cohort

@@ -87,8 +87,8 @@ class Cohort:
     def stop_decoding(self, slot: int) -> None:
         """Put a row behind those that decode."""
         assert self.row(slot) < self.decoding
+        self._swap(self.row(slot), self.decoding - 1)
         self.decoding -= 1
-        self._swap(self.row(slot), self.decoding)
 
     def line_up(self, slots: Sequence[int]) -> range:
         """Make rows that do not decode neighbours; return their rows, in that order."""
@@ -169,6 +169,7 @@ class Cohort:
             self._slots.pop()
             self.table.leave_last()
         self.decoding = 0
+        self.table.is_torn = False
         for layer in self.layers:
             layer.reset()
 
@@ -193,6 +194,8 @@ class Cohort:
             return
         for layer in self.layers:
             layer.swap_rows(a, b)
+            self.table.is_torn = True  # where the next one cannot
+        self.table.is_torn = False
         self.table.swap(a, b)
         self._slots[a], self._slots[b] = self._slots[b], self._slots[a]
 

@@ -35,7 +35,7 @@ class Containment:
         self._lose = lose
 
     def request(self, request: Request, work: Callable[[], None]) -> None:
-        """Do what concerns one request, which ends if it fails."""
+        """Do what concerns one request, which ends if it fails; its cohort with it, if torn."""
         try:
             work()
         except BramleyError as error:
@@ -43,6 +43,10 @@ class Containment:
             self._fail(request, error)
         except Exception as error:
             log.exception("a request failed", extra=facts(request=request.id))
+            number = self._seating.numbers.get(request.slot)
+            if number is not None and self._is_torn(number):
+                self._lose(number, faults.told(error))
+                return
             if faults.is_lack_of_memory(error):
                 self._give_back()
             self._fail(request, faults.told(error))
@@ -66,9 +70,10 @@ class Containment:
             work()
         except Exception as error:
             log.exception("a step failed", extra=facts(cohort=self._seating.cohorts.get(number)))
-            if not faults.is_lack_of_memory(error):
+            if self._is_torn(number) or not faults.is_lack_of_memory(error):
                 self._lose(number, faults.told(error))
                 return False
+            first = error
         else:
             return True
         try:
@@ -77,10 +82,14 @@ class Containment:
             work()
         except Exception as error:
             log.exception("it failed again, after memory was given back")
-            end = self._run_short if can_wait else self._lose
-            end(number, faults.told(error))
+            end = self._run_short if can_wait and not self._is_torn(number) else self._lose
+            end(number, faults.told(error if faults.is_lack_of_memory(error) else first))
             return False
         return True
+
+    def _is_torn(self, number: int) -> bool:
+        cohort = self._seating.cohorts.get(number)
+        return cohort is not None and cohort.table.is_torn
 
     def _give_back(self) -> None:
         try:

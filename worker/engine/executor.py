@@ -98,7 +98,8 @@ class Executor:
             self._decoding.check(cohort)
         self.costs.token_s = max(seconds - self.costs.forward_s, seconds / 4) / tokens
         cohort.leave(0)
-        columns = min(columns_max, IDLE_BYTES_MAX // max(part_bytes(cohort.layers, 1), 1))
+        token_bytes = part_bytes(cohort.layers, 2) - part_bytes(cohort.layers, 1)
+        columns = min(columns_max, IDLE_BYTES_MAX // max(token_bytes, 1))
         for layer in cohort.layers:
             layer.reserve(1, columns)
         self._first = self._warm = cohort

@@ -24,7 +24,7 @@ _LENGTHS = (11, 2, 1)  # some files treat a row's first token otherwise, or the 
 _PIECE = 7  # of the longest one; the others are done then, and idle
 # Of the spread of the scores, how far they may be apart: what rounding makes of other shapes.
 _NEAR = {mx.float32: 1e-3}
-_NEAR_IN_HALF = 0.1
+_NEAR_IN_HALF = 0.02
 # What a model file's code may raise where it does not fit.
 _FAULTS = (
     ArithmeticError,

@@ -144,7 +144,8 @@ def load_tokenizer(folder: Path) -> TokenizerWrapper:
 # Right on short sequences in lanes where they are wrong on long ones: minimax_m3_vl counts the
 # blocks that a query reads from the longest row's end, and plamo3's prompts see one token more of
 # a window than its decode steps do.
-_BEST_LANES = {"minimax_m3_vl": Lane.SERIAL, "plamo3": Lane.OWN}
+# afm7's reused layers rotate by the longest row, which half precision hardly shows.
+_BEST_LANES = {"afm7": Lane.SERIAL, "minimax_m3_vl": Lane.SERIAL, "plamo3": Lane.OWN}
 
 
 def model_parts(model: nn.Module, *, vocabulary: int, heads: int) -> ModelParts:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from bramley.common.errors import DeviceOom, EngineFault
+from bramley.worker.cache.arrays import KeysAndValues
 from bramley.worker.cache.saved import Saving
+from bramley.worker.cache.window import Window
 from bramley.worker.engine import seating, steps
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.decoding import Decoder
@@ -18,6 +20,7 @@ from bramley.worker.models.contract import LanguageModel
 from bramley.worker.request import LogprobRule, Priority
 from bramley.worker.sampling.params import SamplingParams
 from support.engines import InProcessEngine, Outcome, oracle, request
+from support.rows import Rows
 from support.shelf import Room
 from support.tiny_models import build
 
@@ -55,15 +58,18 @@ def death(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 class Failing:
-    """Makes a method raise, a few times from now on."""
+    """Makes a method raise, a few times from now on, or after it was let through some times."""
 
     def __init__(self, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
         self.left = 0
+        self.lets = 0
         self._real: Callable[..., Any] = getattr(owner, name)
         failing = self
 
         def instead(*args: Any, **kwargs: Any) -> Any:
-            if failing.left:
+            if failing.left and failing.lets:
+                failing.lets -= 1
+            elif failing.left:
                 failing.left -= 1
                 raise RuntimeError(SHORT)
             return failing._real(*args, **kwargs)
@@ -288,3 +294,43 @@ def test_a_row_that_went_wrong_is_not_stored(model: LanguageModel) -> None:
     assert isinstance(engine.finished("bad")["bad"].error, EngineFault)
     assert not engine.outcomes["bad"].saved
     engine.close()
+
+
+@pytest.mark.parametrize("lets", range(4))  # two rows of two layers
+def test_rows_that_were_exchanged_by_half_answer_nobody(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, lets: int
+) -> None:
+    copies = Failing(monkeypatch, KeysAndValues, "_copies")
+    engine = InProcessEngine(model)
+    ends = request("ends", tokens(1, 20), max_tokens=5, scope=b"one")  # and trades places then
+    goes_on = request("goes on", tokens(2, 20), max_tokens=60, scope=b"one")
+    engine.at_step[4] = lambda: [setattr(copies, "lets", lets), setattr(copies, "left", 1)]
+    engine.submit(ends, goes_on)
+    engine.until(lambda: all(one.finish or one.error for one in engine.outcomes.values()))
+    assert copies.left == 0
+    right = oracle(model, request("x", tokens(2, 20), max_tokens=60))
+    outcome = engine.outcomes["goes on"]
+    assert outcome.tokens == right[: len(outcome.tokens)]
+    assert (outcome.error is None) == (lets < 2)  # the first layer's rows were as they had been
+    again = engine.run(request("again", tokens(2, 20), max_tokens=60))["again"]
+    assert again == right
+    engine.close()
+
+
+def test_a_commit_that_fails_between_two_windows_ends_its_cohort_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = Rows.of("mixture", [range(75)])
+    before = rows.read(0)
+    commits = Failing(monkeypatch, Window, "commit")
+    commits.lets, commits.left = 1, 1
+    with pytest.raises(RuntimeError):
+        rows.append([range(500, 590)])
+    assert rows.table.is_torn
+    rows = Rows.of("mixture", [range(75)])
+    commits.lets, commits.left = 0, 1
+    with pytest.raises(RuntimeError):
+        rows.append([range(500, 590)])
+    assert not rows.table.is_torn
+    for now, was in zip(rows.read(0), before, strict=True):
+        np.testing.assert_array_equal(now, was)
