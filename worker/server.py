@@ -159,11 +159,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                         self._keep(request, stream, [response.finished.index])
                     yield response
         finally:
-            self._keep(request, stream, stream.unfinished)
             stream.close()
             for work in works:
                 self._engine.cancel(work.id)  # an ended one is ignored
             self._close(works)
+            self._keep(request, stream, stream.unfinished)
 
     async def WatchLoad(
         self, request: worker_pb2.WatchLoadRequest, context: Context

@@ -45,7 +45,9 @@ class Sessions:
         """
         if (root, session_key) not in self._asked:
             recalled = await recall(root, session_key)
-            if recalled is not None:
+            if (root, session_key) in self._asked:
+                recalled = ()  # it was asked for, or closed, meanwhile
+            elif recalled is not None:
                 self._note_asked(root, session_key)
             for token_ids_le in recalled or ():
                 self.keep(root, session_key, array("I", token_ids_le))

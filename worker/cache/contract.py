@@ -11,7 +11,8 @@ for every kind:
     finite numbers they hold, and padding that a forward writes is not part of the row.
  4. **Joining.** A new row starts at length 0, and nothing of the seat's former row is seen.
  5. **Moving.** ``copy_row`` makes the target row equal the source and leaves the source as
-    it was, ``swap_rows`` makes each equal the other, at the cost of the two rows' own lengths.
+    it was, ``swap_rows`` makes each equal the other, at the cost of the two rows' own lengths
+    (of all rows, for a recurrent kind, whose arrays are written whole).
  6. **Leaving.** Removing a row changes no other row, and leaves nothing in its seat, padding
     and rejected drafts included: a row that went wrong (NaN) must not poison the next one,
     and a mask does not hold NaN back.
@@ -55,7 +56,7 @@ class LayerState(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind's name: full, rotating, recurrent, affine, turboquant, paged, latent."""
+        """The kind's name: full, rotating, recurrent, latent, opaque, affine, turboquant, paged."""
         ...
 
     @property

@@ -6,6 +6,18 @@ from bramley.common.errors import BramleyError, DeviceOom, EngineFault
 # to allocate ...", "cudaMalloc failed: out of memory".
 _SIGNS = ("unable to allocate", "attempting to allocate", "out of memory", "bad_alloc")
 
+# What a model file's code may raise on what it was not made for: stand-ins of arrays, rows of
+# different lengths.
+MODEL_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
 
 def is_lack_of_memory(error: BaseException) -> bool:
     """Whether a step failed because the device had no memory for it."""

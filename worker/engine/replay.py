@@ -12,7 +12,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from bramley.worker.engine.cohort import Cohort
-from bramley.worker.engine.faults import is_lack_of_memory
+from bramley.worker.engine.faults import MODEL_FAULTS, is_lack_of_memory
 from bramley.worker.models.contract import LanguageModel
 
 log = logging.getLogger(__name__)
@@ -20,16 +20,6 @@ log = logging.getLogger(__name__)
 _KEPT = 32  # graphs
 _SEEN_MAX = 256  # shapes that are counted
 _REPEATS = 4  # of a shape before its graph is kept: keeping one costs as much as building a few
-# What a model file's code may raise when it is run on stand-ins of arrays.
-_FAULTS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 # Rows of the checked forwards: one, all there are, some: each writes in another way, and where
 # fused kernels are compiled, that takes seconds, which no request should wait for.
 _CHECKED = (1, 1, 3, 2)
@@ -59,7 +49,7 @@ class Replay:
             return
         try:
             self._keeps_graphs = self._is_same(cohort)
-        except _FAULTS as error:
+        except MODEL_FAULTS as error:
             log.info("the model's graph cannot be kept: %s", error)
             for layer in cohort.layers:  # a graph that failed left arrays that fail as well
                 layer.reset()
@@ -130,7 +120,7 @@ class Replay:
         graph = mx.compile(self._build)
         try:
             logits = self._replayed(graph, cohort, tokens)
-        except _FAULTS as error:
+        except MODEL_FAULTS as error:
             if is_lack_of_memory(error):
                 raise
             self._stop()

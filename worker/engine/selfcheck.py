@@ -16,6 +16,7 @@ from bramley.common.logs import facts
 from bramley.worker.cache.build import build_states, model_caches
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
+from bramley.worker.engine.faults import MODEL_FAULTS
 from bramley.worker.models.contract import Lane, LanguageModel, ModelParts
 
 log = logging.getLogger(__name__)
@@ -23,18 +24,8 @@ log = logging.getLogger(__name__)
 _LENGTHS = (11, 2, 1)  # some files treat a row's first token otherwise, or the first few
 _PIECE = 7  # of the longest one; the others are done then, and idle
 # Of the spread of the scores, how far they may be apart: what rounding makes of other shapes.
-_NEAR = {mx.float32: 1e-3}
-_NEAR_IN_HALF = 0.02
-# What a model file's code may raise where it does not fit.
-_FAULTS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+_NEAR, _NEAR_IN_HALF = 1e-3, 0.02
+_NOISE = 4  # times as far as pieces alone are from the whole, in half precision
 
 
 def choose_lane(parts: ModelParts, sum_panel: int = 0) -> Lane:
@@ -49,15 +40,15 @@ def choose_lane(parts: ModelParts, sum_panel: int = 0) -> Lane:
     """
     sequences = [_tokens(length, parts.vocabulary) for length in _LENGTHS]
     right = [_alone(parts, tokens) for tokens in sequences]
+    bound = _bound(parts, sequences, right)
     lanes = list(Lane)
     for lane in lanes[lanes.index(parts.best_lane) : -1]:
         try:
             scores = _served(parts, sequences, lane, sum_panel)
             apart = max(map(_distance, scores, right))
-        except _FAULTS as error:
+        except MODEL_FAULTS as error:
             log.info("a lane is not for this model", extra=facts(lane=lane.value, error=error))
             continue
-        bound = _NEAR.get(right[0].dtype, _NEAR_IN_HALF)
         if apart <= bound:
             return lane
         log.info("a lane is not for this model", extra=facts(lane=lane.value, apart=apart))
@@ -68,11 +59,20 @@ def _tokens(count: int, vocabulary: int) -> list[int]:
     return [(7919 * (place + 1) * (count + place) + 13) % vocabulary for place in range(count)]
 
 
-def _alone(parts: ModelParts, tokens: Sequence[int]) -> mx.array:
+def _bound(
+    parts: ModelParts, sequences: Sequence[Sequence[int]], right: Sequence[mx.array]
+) -> float:
+    if right[0].dtype == mx.float32:
+        return _NEAR
+    pieces = [_alone(parts, tokens, _PIECE) for tokens in sequences]
+    return max(_NEAR_IN_HALF, _NOISE * max(map(_distance, pieces, right)))
+
+
+def _alone(parts: ModelParts, tokens: Sequence[int], piece: int = max(_LENGTHS)) -> mx.array:
     """Scores after a sequence, its last token a step of its own, (V,)."""
     caches = parts.own_caches()
-    if len(tokens) > 1:
-        parts.model(mx.array([tokens[:-1]]), cache=caches)
+    for (part,) in _pieces([list(tokens[:-1])], piece):
+        parts.model(mx.array([part]), cache=caches)
     logits = parts.model(mx.array([tokens[-1:]]), cache=caches)[0, -1]
     mx.eval(logits)
     return logits

@@ -99,8 +99,11 @@ class Provenance:
         for number, one in sorted(
             newest_first, key=lambda item: item[1].session_key != session_key
         ):
-            if shared < len(text) and one.text.startswith(text[: shared + 1]):
-                best, shared = number, _common(one.text, text)
+            # Its next byte first: a look at the whole would copy it for each.
+            if one.text[shared : shared + 1] != text[shared : shared + 1] or shared == len(text):
+                continue
+            if (common := _common(one.text, text)) > shared:
+                best, shared = number, common
         if not shared:
             return plain
         self._kept.move_to_end(best)

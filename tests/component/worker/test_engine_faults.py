@@ -304,7 +304,11 @@ def test_rows_that_were_exchanged_by_half_answer_nobody(
     engine = InProcessEngine(model)
     ends = request("ends", tokens(1, 20), max_tokens=5, scope=b"one")  # and trades places then
     goes_on = request("goes on", tokens(2, 20), max_tokens=60, scope=b"one")
-    engine.at_step[4] = lambda: [setattr(copies, "lets", lets), setattr(copies, "left", 1)]
+
+    def arm() -> None:
+        copies.lets, copies.left = lets, 1
+
+    engine.at_step[4] = arm
     engine.submit(ends, goes_on)
     engine.until(lambda: all(one.finish or one.error for one in engine.outcomes.values()))
     assert copies.left == 0
