@@ -116,6 +116,7 @@ class Replay:
 
         Raises:
             RuntimeError: it was made and did not run, and the cohort's state is unknown.
+            MODEL_FAULTS: there was no memory to make it.
         """
         graph = mx.compile(self._build)
         try:
