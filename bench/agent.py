@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from bramley.bench.asking import MODEL, Asking, asking, model_folder, serving
-from bramley.bench.figures import BUSY_SHARE, Machine, Required
+from bramley.bench.figures import Required
 from bramley.client import Client
 from bramley.client.commands.screen import print_json, print_table
 from bramley.client.requests import Message
@@ -243,20 +243,18 @@ def hold(model: Path, way: Way, turns: int) -> list[Turn]:
     return conversation.turns
 
 
-def show(held: dict[Way, list[Turn]], others: float, *, as_json: bool) -> int:
+def show(held: dict[Way, list[Turn]], *, as_json: bool) -> int:
     """Print what was seen, and return the exit code."""
     checks = [check for way, turns in held.items() for check in judge(way, turns)]
     if as_json:
         rows = [{**msgspec.to_builtins(one), "verdict": one.verdict} for one in checks]
-        print_json({"others": others, "checks": rows, "turns": held})
+        print_json({"checks": rows, "turns": held})
     else:
         for way, turns in held.items():
             print(f"{way}:")
             print_table(HEADER, [(str(n), *turn.cells()) for n, turn in enumerate(turns, 1)])
             print()
         print_table(("what", "figure", "required", ""), [check.cells() for check in checks])
-        word = "busy" if others > BUSY_SHARE else "quiet"
-        print(f"\nthe machine was {word}: others had {others:.0%} of it")
     return int(any(check.verdict == "MISSED" for check in checks))
 
 
@@ -272,11 +270,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main() -> int:
     """Measure and print; return the exit code."""
     arguments = parse(sys.argv[1:])
-    machine, held = Machine(), dict[Way, list[Turn]]()
+    held: dict[Way, list[Turn]] = {}
     with model_folder(arguments.model) as model:
         for way in WAYS:
             held[way] = hold(model, way, arguments.turns)
-    return show(held, machine.others_share(), as_json=arguments.json)
+    return show(held, as_json=arguments.json)
 
 
 if __name__ == "__main__":
