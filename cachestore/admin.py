@@ -12,6 +12,7 @@ from bramley.cachestore.keys import HASH_BYTES, Identity
 from bramley.cachestore.matching import Query
 from bramley.cachestore.objects import BLOCK
 from bramley.cachestore.store import Store
+from bramley.cachestore.wire import tier_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,7 @@ class Explanation:
     """Why a prompt matches as far as it does.
 
     Attributes:
-        ssd_tokens: of the matched ones, those on the disk only.
+        ssd_tokens: of the matched ones, as many as is the disk's share of their bytes.
         first_differing_block: the first one that is not there.
         mismatched_fields: of the nearest known namespace's identity.
     """
@@ -39,7 +40,7 @@ def explain(store: Store, identity: Identity, chains: bytes, token_ids_le: bytes
         return _explain_namespace(store, identity)
     found = store.find(Query(root, chains, token_ids_le))
     tokens = found.boundaries[0].tokens if found.boundaries else 0
-    uses = found.boundaries[0].uses if found.boundaries else ()
+    ram_bytes, ssd_bytes = tier_bytes(found.boundaries[0].uses if found.boundaries else ())
     block, blocks = tokens // BLOCK, len(chains) // HASH_BYTES
     words = f"{tokens} of {len(token_ids_le) // 4} tokens are stored"
     if found.missing_groups:
@@ -49,7 +50,7 @@ def explain(store: Store, identity: Identity, chains: bytes, token_ids_le: bytes
     return Explanation(
         words=words,
         matched_tokens=tokens,
-        ssd_tokens=sum(use.tokens for use in uses if use.entry.run is None),
+        ssd_tokens=round(tokens * ssd_bytes / max(ram_bytes + ssd_bytes, 1)),
         first_differing_block=block,
         missing_groups=found.missing_groups,
     )

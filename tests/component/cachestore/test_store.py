@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bramley.cachestore import keys
+from bramley.cachestore import keys, wire
 from bramley.cachestore.exchange import Published, Refusal
 from bramley.cachestore.matching import Group
 from bramley.cachestore.segments import SegmentKind
 from bramley.protos.v1 import cachestore_pb2 as pb
-from support.store import KV, PART_BYTES, ids, local_store, settings, until, worker
+from support.store import KV, PART_BYTES, identity, ids, local_store, settings, until, worker
 
 STATES = Group("recurrent", required=True, sliceable=False)
 DRAFT = Group("draft", required=False, sliceable=True)
@@ -323,6 +323,26 @@ async def test_explain_says_why() -> None:
         request.identity.salt = "s"
         told = await stub.Explain(request)
         assert told.mismatched_fields == ["layout", "salt"]
+
+
+async def test_explain_tells_the_disk_s_share_where_several_groups_lead_to_a_boundary(
+    tmp_path: Path,
+) -> None:
+    chosen, groups = settings(folder=str(tmp_path / "disk")), [KV, STATES]
+    async with local_store(chosen) as (_, target), worker(target, groups=groups) as one:
+        await one.put(ids(600))
+        await one.put_state(ids(600), STATES.name)
+        await one.client.flush()
+    async with local_store(chosen, epoch=2) as (_, target), worker(target, groups=groups) as one:
+        assert one.client.link is not None
+        tokens = ids(700)
+        request = pb.ExplainRequest(
+            identity=wire.identity_message(identity()),
+            block_hashes=keys.chain(one.root, tokens),
+            token_ids_le=tokens,
+        )
+        told = await one.client.link.stub.Explain(request)
+        assert (told.matched_tokens, told.ssd_tokens) == (600, 600)
 
 
 async def test_watch_tells_first_what_is_there_and_then_what_changes() -> None:
