@@ -73,7 +73,7 @@ def _leads(request: Request, source: Source) -> bool:
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two sequences share from their start."""
+    """How many tokens, or bytes, two sequences share from their start."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2

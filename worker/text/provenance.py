@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from typing import Protocol
 
+from bramley.worker.engine.sharing import common
+
 SEQUENCES_MAX = 1024  # and so of sessions
 SESSION_SEQUENCES_MAX = 16  # as many as one request has answers
 TOKENS_MAX = 4 << 20
@@ -102,7 +104,7 @@ class Provenance:
             # Its next byte first: a look at the whole would copy it for each.
             if one.text[shared : shared + 1] != text[shared : shared + 1] or shared == len(text):
                 continue
-            if (common := _common(one.text, text)) > shared:
+            if (common := common(one.text, text)) > shared:
                 best, shared = number, common
         if not shared:
             return plain
@@ -180,15 +182,3 @@ class Provenance:
         """Whether that holds for whole texts too, of a vocabulary whose tokens are no bytes."""
         decode = self._vocabulary.decode
         return decode(ids, skip_special_tokens=False) == decode(plain, skip_special_tokens=False)
-
-
-def _common(a: bytes, b: bytes) -> int:
-    """How many bytes two texts share from their start."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
