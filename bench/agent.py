@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from bramley.bench.asking import MODEL, Asking, asking, model_folder, serving
+from bramley.bench.asking import MODEL, WORTH_STORING, Asking, asking, common, model_folder, serving
 from bramley.bench.figures import Required
 from bramley.client import Client
 from bramley.client.commands.screen import print_json, print_table
@@ -44,8 +44,6 @@ WORDS = (
 # The last token of an answer was drawn and never fed, so nothing is computed of it; and an answer
 # that was cut short within a character comes back as other tokens.
 HANDFUL = 4
-# The store is given nothing for less: a turn that adds fewer tokens is computed again.
-WORTH_STORING = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,12 +166,6 @@ class Conversation:
         )
         self._seen, self._new = seen, len(seen) - self.turns[-1].all_cached
         self._written = written
-
-
-def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many ids two sequences have in common from their start."""
-    pairs = zip(a, b, strict=False)
-    return next((at for at, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,10 @@ MODEL = "asked"
 READY_WITHIN_S = 60.0
 STORED_WITHIN_S = 2.0
 ANSWER_S = 10.0
+# Of fewer new tokens the store is given nothing at an answer's end: they are computed again.
+WORTH_STORING = 32
+# And at a prompt's end.
+WORTH_STORING_OF_PROMPT = 256
 _POLL_S = 0.02
 
 
@@ -181,3 +185,9 @@ def model_folder(given: Path | None) -> Generator[Path]:
         write = [sys.executable, "-P", "-m", "bramley.bench.models", made]
         subprocess.run(write, check=True)  # noqa: S603  needs MLX, which this process does not
         yield Path(made) / "smollm2"
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many ids two sequences have in common from their start."""
+    pairs = zip(a, b, strict=False)
+    return next((at for at, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from bramley.bench.asking import Asking
+from bramley.bench.asking import WORTH_STORING_OF_PROMPT, Asking, common
 from bramley.client.events import Completion
 from bramley.client.requests import Message
 
-MAX_TOKENS = 40
+MIN_TOKENS, MAX_TOKENS = 24, 40
 WORTH_TOKENS = 16  # fewer are computed sooner than fetched
-STORES = (
+STORED = (
     "The {0} in room {1} was bought in {2} and weighs {3} pounds; it stands beside the window. ",
     "In the year {2} somebody moved the {0} from room {1} to the cellar, {3} steps down. ",
 )
@@ -21,7 +21,7 @@ def inventory(first: int, items: int) -> str:
     """Write some twenty tokens an item, the same each time."""
     numbers = range(first, first + items)
     return "".join(
-        STORES[n % 2].format(THINGS[n * 7 % 10], 10 + n * 13 % 80, 1800 + n * 37 % 200, n * n % 97)
+        STORED[n % 2].format(THINGS[n * 7 % 10], 10 + n * 13 % 80, 1800 + n * 37 % 200, n * n % 97)
         for n in numbers
     )
 
@@ -49,6 +49,7 @@ class Branching:
         self._name = name
         self._add = add
         self._messages: list[Message] = []
+        self._first: list[int] = []  # ids of the first prompt
 
     def run(self, asked: Asking) -> None:
         """Go through all branches."""
@@ -70,18 +71,24 @@ class Branching:
     def _answered(self, asked: Asking, what: str, messages: Sequence[Message]) -> list[Message]:
         ids = asked.ids(messages, self._name, self._name)
         stored = asked.stored(ids, self._name)
+        shared = common(ids, self._first)
+        self._first = self._first or ids
         answer = asked.ask(
             messages=messages,
             session_key=self._name,
             salt=self._name,
+            min_tokens=MIN_TOKENS,
             max_tokens=MAX_TOKENS,
         )
-        anew = asked.ask(anew=True, token_ids=ids, max_tokens=MAX_TOKENS)
+        anew = asked.ask(anew=True, token_ids=ids, min_tokens=MIN_TOKENS, max_tokens=MAX_TOKENS)
         cached = answer.usage.cached_tokens
         tiers = "+".join(f"{count} {tier}" for tier, count in cached.items() if count) or "0"
+        found = faults(answer, anew, ids, stored)
+        if shared >= WORTH_STORING_OF_PROMPT and not sum(cached.values()):
+            found.append("nothing of the first turn was used")
         self._add(
             f"conversation {self._name!r}, {what}",
-            faults(answer, anew, ids, stored),
+            found,
             f"cached {tiers} of {len(ids)}, stored {stored}, answer {len(answer.token_ids)}",
         )
         asked.settle([*ids, *answer.token_ids], self._name)

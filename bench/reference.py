@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from bramley.bench.asking import Asking, Settings, asking, restart, serving
-from bramley.bench.branching import Branching
+from bramley.bench.asking import WORTH_STORING, Asking, Settings, asking, restart, serving
+from bramley.bench.branching import WORTH_TOKENS, Branching
 from bramley.bench.cluster import Cluster, Failed
 from bramley.client.events import Completion
 from bramley.common.status import RemoteError
@@ -98,12 +98,13 @@ class Comparing:
         Args:
             what: is compared.
             cut: how many of an answer's tokens are part of the prompt.
-            anew: without anything cached; or else there must be some, if enough is stored.
+            anew: without anything cached. Or else what is stored must be used, and that the
+                first half of an answer is stored is taken as known, if it is worth it.
             together: several at a time.
         """
         cases = list(islice(cycle(self._cases), max(AT_A_TIME, len(self._cases))))
         cases = cases if together else list(self._cases)
-        stored = [0 if anew else self._asked.stored(_prompt(case, cut)) for case in cases]
+        stored = [0 if anew else self._stored(_prompt(case, cut), cut) for case in cases]
         with ThreadPoolExecutor(AT_A_TIME if together else 1) as pool:
             answers = list(pool.map(partial(self._ask, cut=cut, anew=anew), cases))
         faults: list[str] = []
@@ -123,6 +124,11 @@ class Comparing:
             self._asked.ask(token_ids=case.prompt, max_tokens=tokens, ignore_eos=True)
             self._asked.settle([*case.prompt, *first])
         self._asked.flush()
+
+    def _stored(self, prompt: list[int], cut: Cut) -> int:
+        is_known = cut is half and len(prompt) > WORTH_STORING
+        stored = len(prompt) - 1 if is_known else self._asked.stored(prompt)
+        return stored if stored >= WORTH_TOKENS else 0
 
     def _ask(self, case: Case, *, cut: Cut, anew: bool) -> Completion:
         tokens = len(case.greedy) - cut(case)
@@ -191,7 +197,7 @@ class Scenes:
             self._settings.write(prefill_chunk_tokens=tokens, parked_bytes=0)
             restart(self._cluster)
             with asking(self._cluster) as asked:
-                self._chunks(asked, f"chunks of {tokens}, no parked rows")
+                self._chunks(asked, f"chunks of {tokens}")
 
     def _comparing(self, asked: Asking, when: str) -> Comparing:
         return Comparing(asked, self._cases, self.checks, when)
