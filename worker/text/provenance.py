@@ -104,8 +104,8 @@ class Provenance:
             # Its next byte first: a look at the whole would copy it for each.
             if one.text[shared : shared + 1] != text[shared : shared + 1] or shared == len(text):
                 continue
-            if (common := common(one.text, text)) > shared:
-                best, shared = number, common
+            if (longer := common(one.text, text)) > shared:
+                best, shared = number, longer
         if not shared:
             return plain
         self._kept.move_to_end(best)
