@@ -38,13 +38,14 @@ def find_source(
         can_cut: whether a slot's row can be cut back to so many tokens.
 
     Returns:
-        The best row, if it saves more than what would be restored; a parked one if equal.
+        The best row, if it saves more than what would be restored, or as much and is parked,
+        since that costs no copy.
     """
     restored = request.restore.tokens if request.restore is not None else 0
-    least = max(SHARE_FROM, restored + 1)
     wanted = request.tokens(0, len(request.prompt) + len(request.output) - 1)
     best: Source | None = None
     for source in _sources(request, wanted, seated, parked):
+        least = max(SHARE_FROM, restored + (not source.is_parked))
         enough = source.tokens >= (1 if _leads(request, source) else least)
         if not enough or not can_cut(source.slot, source.tokens):
             continue

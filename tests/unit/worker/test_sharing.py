@@ -76,9 +76,9 @@ def test_scopes_do_not_share() -> None:
     assert find(request(PROMPT, scope=b""), parked(PROMPT, 1, b"")) is None
 
 
-def test_what_is_stored_is_taken_if_it_is_longer() -> None:
-    assert find(request(PROMPT, restored=50), parked(PROMPT[:50], 1)) is None
-    assert find(request(PROMPT, restored=50), parked(PROMPT[:51], 1)) is not None
+def test_what_is_stored_is_taken_if_it_is_longer_than_a_parked_row() -> None:
+    assert find(request(PROMPT, restored=51), parked(PROMPT[:50], 1)) is None
+    assert find(request(PROMPT, restored=50), parked(PROMPT[:50], 1)) is not None
 
 
 def test_a_few_tokens_are_not_worth_it_but_a_follower_takes_what_its_leader_has() -> None:
