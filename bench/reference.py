@@ -4,7 +4,8 @@
 ``{"cases": [{"prompt": [ids], "greedy": [ids], "min_margin": least distance of the two best
 scores}]}``. Answers must have the same ids cold, warm, after the worker was killed, after all was
 stopped and started again, four at a time, and with other chunks. A conversation with second
-thoughts must be answered as if nothing was cached. One line a check; 1 if any fails.
+thoughts must be answered as if nothing was cached. One line a check; 1 if any fails. Needs a quiet
+machine: a store that is late is a miss.
 """
 
 import argparse
