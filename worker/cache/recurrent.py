@@ -4,6 +4,7 @@ State spaces, gated delta rules, RWKV, short convolutions. Model files take the 
 put others in their place; a row that a forward gives no token must come back as it was.
 """
 
+import math
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -219,9 +220,9 @@ class RecurrentState:
         self._before = list(self._held)
 
     def go_back(self) -> None:
-        """Take the kept arrays, as far as a later change of the rows' number left them."""
+        """Take the kept arrays; there is nothing to go back to then."""
         if self._before is not None:
-            self._held = self._before
+            self._held, self._before = self._before, None
 
     def let_go(self) -> None:
         """Keep no former arrays."""
@@ -287,7 +288,4 @@ def _row(array: mx.array | None, row: int) -> mx.array | None:
 
 
 def _bytes(shape: Shape) -> int:
-    count = 1
-    for size in shape[0]:
-        count *= size
-    return count * shape[1].size
+    return math.prod(shape[0]) * shape[1].size

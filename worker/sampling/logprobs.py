@@ -1,9 +1,9 @@
 """The model's own log-probabilities: of its raw logits, before anything changes them."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
@@ -34,14 +34,15 @@ class Scores:
     """How likely N tokens are, and the likeliest in their place; not evaluated.
 
     Attributes:
-        parts: the tokens' logits, the largest ones, and the logarithms of the sums of all
-            exponentials relative to those, (N,) each; or what the host is to make them of: all
-            logits, (N, V), and the tokens, (N,).
+        parts: what ``finish`` takes.
+        finish: gives the tokens' logits, the largest ones, and the logarithms of the sums of all
+            exponentials relative to those, (N,) each.
         top_ids: the likeliest, best first, (N, K), if any are wanted.
         top: their logits, (N, K).
     """
 
     parts: tuple[mx.array, ...]
+    finish: Callable[..., tuple[Floats, Floats, Floats]]
     top_ids: mx.array | None = None
     top: mx.array | None = None
 
@@ -52,17 +53,13 @@ class Scores:
 
     def read(self) -> Iterator[TokenLogprob]:
         """Wait for them: natural logarithms, none below ``LOGPROB_MIN``."""
-        chosen, peaks, sums = (
-            _on_host(*self.parts) if len(self.parts) == 2 else map(_floats, self.parts)
-        )
-        # Less the largest first: less both at once, large logits would lose their last digits.
-        logprobs: list[float] = np.maximum(chosen - peaks - sums, LOGPROB_MIN).tolist()
+        chosen, peaks, sums = self.finish(*self.parts)
+        logprobs = _logprobs(chosen, peaks, sums)
         if self.top_ids is None or self.top is None:
             yield from map(TokenLogprob, logprobs)
             return
         ids = cast("list[list[int]]", self.top_ids.tolist())
-        theirs = np.maximum(_floats(self.top) - peaks[:, None] - sums[:, None], LOGPROB_MIN)
-        tops: list[list[float]] = theirs.tolist()
+        tops: list[list[float]] = _logprobs(_floats(self.top), peaks[:, None], sums[:, None])
         for logprob, some, best_ones in zip(logprobs, ids, tops, strict=True):
             yield TokenLogprob(logprob, tuple(some), tuple(best_ones))
 
@@ -85,16 +82,22 @@ def score(logits: mx.array, tokens: mx.array, top: int, *, on_host: bool | None 
     count = min(top, logits.shape[-1])
     likeliest = best(logits, count) if count else (None, None)
     if on_host:
-        return Scores((logits, tokens), *likeliest)
+        return Scores((logits, tokens), _on_host, *likeliest)
     peaks = largest(logits)
     sums = mx.log(total(weigh(logits, peaks, LOG2_E)))
     chosen = mx.take_along_axis(logits, tokens[:, None], axis=-1)
-    return Scores((chosen[:, 0], peaks[:, 0], sums[:, 0]), *likeliest)
+    return Scores((chosen[:, 0], peaks[:, 0], sums[:, 0]), _as_they_are, *likeliest)
+
+
+def _as_they_are(
+    chosen: mx.array, peaks: mx.array, sums: mx.array
+) -> tuple[Floats, Floats, Floats]:
+    return _floats(chosen), _floats(peaks), _floats(sums)
 
 
 def _on_host(logits: mx.array, tokens: mx.array) -> tuple[Floats, Floats, Floats]:
-    # On an x86 CPU NumPy takes a fifth of MLX's time for exponentials, and takes it while the
-    # next step is computed.
+    # On an x86 CPU MLX computes exponentials one after another, and NumPy several at a time: these
+    # while the next step is computed.
     rows, ids = _floats(logits), cast("NDArray[np.uint32]", np.asarray(tokens))
     with np.errstate(all="ignore"):  # a broken row
         peaks = rows.max(axis=-1)
@@ -110,6 +113,12 @@ def _sum(row: Floats, peak: np.float32) -> np.float32:
         np.exp(np.subtract(block, peak, out=powers), out=powers)
         whole += powers.sum()
     return whole
+
+
+def _logprobs(logits: Floats, peaks: Floats, sums: Floats) -> list[Any]:
+    with np.errstate(invalid="ignore"):  # a broken row
+        # Less the largest first: less both at once, large logits would lose their last digits.
+        return np.maximum(logits - peaks - sums, LOGPROB_MIN).tolist()
 
 
 def _floats(array: mx.array) -> Floats:
