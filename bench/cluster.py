@@ -55,6 +55,10 @@ class Cluster:
             self._run_dirs.add(Path(node.removeprefix("unix:")).parent)
         return status
 
+    def pids(self) -> set[int]:
+        """What runs now."""
+        return {each["pid"] for each in self.status()["processes"] if each["state"] == "running"}
+
     def process(self, role: str) -> dict[str, Any] | None:
         """Find the process of that role, if one runs; of several workers, the first."""
         running = (each for each in self.status()["processes"] if each["state"] == "running")

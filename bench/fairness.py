@@ -211,7 +211,7 @@ def main() -> int:
         with our_cluster(model, folder) as ours, peer_server(model) as theirs:
             systems: list[System] = [ours, theirs]
             turns: list[list[Turn]] = [[], []]
-            machine = Machine()
+            machine = Machine(measured=ours.pids)
             for turn in range(arguments.turns):
                 for place in (turn % 2, 1 - turn % 2):
                     time.sleep(REST_S)

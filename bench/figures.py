@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -90,18 +90,23 @@ HEADER = ("what", "one side", "the other", "unit", "ratio", "from..to", "require
 class Machine:
     """How much of the machine others use while this process and its children measure.
 
+    Args:
+        patience_s: for waiting until the others are quiet.
+        measured: pids of what is measured and is no child of this process, such as a cluster.
+
     Attributes:
-        patience_s: left for waiting until the others are quiet.
+        patience_s: left of it.
     """
 
-    def __init__(self, patience_s: float = 0.0) -> None:
+    def __init__(self, patience_s: float = 0.0, measured: Iterable[int] = ()) -> None:
         self.patience_s = patience_s
         self._me = psutil.Process()
+        self._measured = [psutil.Process(pid) for pid in measured]
         self._mark()
 
     def rest(self, seconds: float) -> None:
         """Wait for so long, and longer while others are busy and there is patience."""
-        look = Machine()
+        look = Machine(measured=[process.pid for process in self._measured])
         time.sleep(seconds)
         while look.others_share() > BUSY_SHARE and self.patience_s > 0:
             time.sleep(seconds)
@@ -112,7 +117,7 @@ class Machine:
 
     def _used_s(self) -> float:
         seconds = 0.0
-        for process in (self._me, *self._me.children(recursive=True)):
+        for process in (self._me, *self._me.children(recursive=True), *self._measured):
             times = process.cpu_times()
             seconds += times.user + times.system
         return seconds

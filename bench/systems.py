@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from bramley.bench.cluster import Failed, running
+from bramley.bench.cluster import Cluster, Failed, running
 from bramley.client import Client
 from bramley.client.events import Delta
 
@@ -31,12 +31,17 @@ class System(Protocol):
 
 
 class OurCluster:
-    """Reached through the router, by our client."""
+    """Reached through the router, by our client.
+
+    Attributes:
+        pids: of its processes.
+    """
 
     name = "bramley"
 
-    def __init__(self, target: str) -> None:
-        self._target = target
+    def __init__(self, cluster: Cluster) -> None:
+        self._target = cluster.status()["addresses"]["socket"]
+        self.pids = cluster.pids()
 
     def stream(self, prompt: str, max_tokens: int) -> Generator[int]:
         """Stream one answer."""
@@ -100,7 +105,7 @@ def our_cluster(model: Path, folder: Path) -> Generator[OurCluster]:
     settings = folder / "cluster.toml"
     settings.write_text(f'[models.{MODEL}]\npath = "{model}"\n')
     with running([str(settings)]) as cluster:
-        yield OurCluster(cluster.status()["addresses"]["socket"])
+        yield OurCluster(cluster)
 
 
 @contextmanager
