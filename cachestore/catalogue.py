@@ -1,11 +1,10 @@
 """What the store holds, found by chain hash: the hashes are the radix tree.
 
-Nothing here decides; matching.py reads it, policy.py chooses from it, store.py changes it.
+Nothing here decides; matching.py reads it, eviction.py chooses from it, tiers.py changes it.
 """
 
 from bisect import bisect, bisect_left
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
@@ -29,6 +28,12 @@ class Entry:
         fate: of its way to the disk.
         holds: tasks that need it as it is now.
         used_s: when it was last used.
+        turn: of its last use, among all uses.
+        hits: how often it was used lately.
+        worth: of one hit; see policy.py.
+        ram_clock: of the RAM tier at its last use; see eviction.py.
+        disk_clock: of the SSD tier.
+        is_orphan: whether what it follows is missing, so that no prompt reaches it.
         failed_reads: of its file, for which it is not to blame.
         pinned_until_s: an administrator's pin.
     """
@@ -39,6 +44,12 @@ class Entry:
     fate: Fate = "pending"
     holds: int = 0
     used_s: float = 0.0
+    turn: int = 0
+    hits: float = 0.0
+    worth: float = 0.0
+    ram_clock: float = 0.0
+    disk_clock: float = 0.0
+    is_orphan: bool = False
     failed_reads: int = 0
     pinned_until_s: float = 0.0
 
@@ -86,18 +97,23 @@ class Catalogue:
 
     Attributes:
         entries: by id.
-        ram: those with bytes in RAM, least recently used first.
-        disk: those on disk, least recently used first.
+        ram: those with bytes in RAM.
+        disk: those on disk.
         ram_bytes: payload in RAM.
         disk_bytes: payload on disk.
+        watch: told of each entry whose place in RAM, on disk or in the tree has changed.
     """
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
-        self.ram: OrderedDict[str, Entry] = OrderedDict()
-        self.disk: OrderedDict[str, Entry] = OrderedDict()
+        self.ram: dict[str, Entry] = {}
+        self.disk: dict[str, Entry] = {}
         self.ram_bytes = 0
         self.disk_bytes = 0
+        self.watch: Callable[[Entry], None] = lambda _: None
+        self._required: dict[bytes, Sequence[str]] = {}
+        self._groups: set[str] = set()
+        self._namespaces: dict[bytes, set[str]] = {}
         self._blocks: dict[_Key, list[Place]] = {}
         self._followers: dict[_Key, list[Place]] = {}  # of a hash, sorted by their tokens
         self._states: dict[_Key, dict[int, dict[bytes, Entry]]] = {}
@@ -109,12 +125,15 @@ class Catalogue:
         """Make an entry findable; neither in RAM nor on disk, as far as is known here."""
         stored = entry.object
         self.entries[entry.id] = entry
+        self._groups.add(stored.group)
+        self._namespaces.setdefault(stored.root, set()).add(entry.id)
         self._children.setdefault(stored.parent, set()).add(entry.id)
         self._sessions.setdefault((stored.root, stored.session_key), set()).add(entry.id)
         if stored.kind == "state":
             by_length = self._states.setdefault((stored.group, stored.parent), {})
             by_length.setdefault(stored.tokens, {})[stored.token_ids_le] = entry
             self._ends[stored.group, stored.chain] = entry
+            self._came(entry)
             return
         before = stored.parent
         for number, part in enumerate(stored.parts):
@@ -126,6 +145,13 @@ class Catalogue:
             before = part.chain
         if stored.kind == "tail":
             self._ends[stored.group, stored.chain] = entry
+        self._came(entry)
+
+    def _came(self, entry: Entry) -> None:
+        entry.is_orphan = not self._follows(entry)
+        self._tell_parents(entry)
+        if entry.object.kind == "extent" and not entry.is_orphan:
+            self._look_again(part.chain for part in entry.object.parts)
 
     def remove(self, entry: Entry) -> None:
         """Forget an entry; its bytes are the caller's affair."""
@@ -133,8 +159,10 @@ class Catalogue:
         self.left_ram(entry)
         self.left_disk(entry)
         del self.entries[entry.id]
+        _drop(self._namespaces, stored.root, entry.id)
         _drop(self._children, stored.parent, entry.id)
         _drop(self._sessions, (stored.root, stored.session_key), entry.id)
+        self._tell_parents(entry)
         if self._ends.get((stored.group, stored.chain)) is entry:
             del self._ends[stored.group, stored.chain]
         if stored.kind == "state":
@@ -147,24 +175,90 @@ class Catalogue:
                 _drop(self._blocks, (stored.group, part.chain), place)
             _drop(self._followers, (stored.group, before), place)
             before = part.chain
+        self._look_again(part.chain for part in stored.parts)
 
     def _remove_state(self, entry: Entry) -> None:
         stored = entry.object
         key = (stored.group, stored.parent)
-        by_length = self._states[key]
-        same_length = by_length[stored.tokens]
-        if same_length.get(stored.token_ids_le) is entry:
-            del same_length[stored.token_ids_le]
+        by_length = self._states.get(key, {})
+        same_length = by_length.get(stored.tokens, {})
+        if same_length.get(stored.token_ids_le) is not entry:
+            return  # the same was stored once more
+        del same_length[stored.token_ids_le]
         if not same_length:
             del by_length[stored.tokens]
         if not by_length:
             del self._states[key]
+
+    # Who follows whom
+
+    def require(self, root: bytes, groups: Sequence[str]) -> None:
+        """Say which groups' blocks a state of a namespace follows; until then, none's."""
+        if self._required.get(root, ()) != groups:
+            self._required[root] = groups
+            for object_id in self._namespaces.get(root, ()):
+                if self.entries[object_id].object.kind == "state":
+                    self._judge(self.entries[object_id])
+
+    def forget_namespace(self, root: bytes) -> None:
+        """Forget what was said of a namespace; it has no objects."""
+        self._required.pop(root, None)
+
+    def of_namespace(self, root: bytes) -> Sequence[str]:
+        """The ids of a namespace's objects."""
+        return tuple(self._namespaces.get(root, ()))
+
+    def _follows(self, entry: Entry) -> bool:
+        """Whether a prompt can reach an object."""
+        stored = entry.object
+        if stored.parent == stored.root:
+            return True
+        own = (stored.group,)
+        groups = self._required.get(stored.root, ()) if stored.kind == "state" else own
+        return all(self.is_reachable(group, stored.parent, stored.root) for group in groups)
+
+    def _look_again(self, chains: Iterable[bytes]) -> None:
+        """Judge anew who follows from ``chains``, and on from those that changed."""
+        left = list(chains)
+        while left:
+            for object_id in self._children.get(left.pop(), ()):
+                child = self.entries[object_id]
+                if self._judge(child) and child.object.kind == "extent":
+                    left += [part.chain for part in child.object.parts]
+
+    def _judge(self, entry: Entry) -> bool:
+        is_orphan = not self._follows(entry)
+        if entry.is_orphan == is_orphan:
+            return False
+        entry.is_orphan = is_orphan
+        self.watch(entry)
+        return True
+
+    def _tell_parents(self, entry: Entry) -> None:
+        """Tell of the objects that it follows: they became leaves, or are none any more."""
+        for group in self._groups:
+            for place in self._blocks.get((group, entry.object.parent), ()):
+                self.watch(place.entry)
+
+    def is_leaf(self, entry: Entry) -> bool:
+        """Whether nothing follows from it."""
+        if entry.object.kind != "extent":
+            return True
+        return not any(part.chain in self._children for part in entry.object.parts)
+
+    def is_reachable(self, group: str, chain: bytes, root: bytes) -> bool:
+        """Whether an unbroken line of whole blocks leads from the root to ``chain``."""
+        places = self._blocks.get((group, chain), ())
+        return chain == root or any(not place.entry.is_orphan for place in places)
+
+    # Where its bytes are
 
     def came_to_ram(self, entry: Entry, run: Run) -> None:
         """Note where its bytes are."""
         entry.run = run
         self.ram[entry.id] = entry
         self.ram_bytes += entry.object.payload_bytes
+        self.watch(entry)
 
     def left_ram(self, entry: Entry) -> Run | None:
         """Note that its bytes are gone, and say where they were."""
@@ -172,6 +266,7 @@ class Catalogue:
         if run is not None:
             del self.ram[entry.id]
             self.ram_bytes -= entry.object.payload_bytes
+            self.watch(entry)
         return run
 
     def came_to_disk(self, entry: Entry) -> None:
@@ -179,6 +274,7 @@ class Catalogue:
         entry.on_disk = True
         self.disk[entry.id] = entry
         self.disk_bytes += entry.object.payload_bytes
+        self.watch(entry)
 
     def left_disk(self, entry: Entry) -> None:
         """Note that its file is not to be used any more."""
@@ -186,20 +282,14 @@ class Catalogue:
             entry.on_disk = False
             del self.disk[entry.id]
             self.disk_bytes -= entry.object.payload_bytes
+            self.watch(entry)
 
-    def touch(self, entry: Entry, now_s: float) -> None:
-        """Make it the most recently used."""
-        entry.used_s = now_s
-        for order in (self.ram, self.disk):
-            if entry.id in order:
-                order.move_to_end(entry.id)
+    # Finding
 
     def block(self, group: str, chain: bytes) -> Place | None:
-        """Find a whole block by its hash, in RAM where possible."""
-        places = self._blocks.get((group, chain))
-        if not places:
-            return None
-        return next((place for place in places if place.entry.run is not None), places[0])
+        """Find a whole block by its hash, where a prompt reaches it and in RAM, if possible."""
+        places = self._blocks.get((group, chain), ())
+        return min(places, key=_distance, default=None)
 
     def end(self, group: str, chain: bytes) -> Entry | None:
         """Find a tail or state by its hash."""
@@ -236,18 +326,6 @@ class Catalogue:
         """The states after ``chain``, by how many tokens later and which."""
         return self._states.get((group, chain), {})
 
-    def is_leaf(self, entry: Entry) -> bool:
-        """Whether nothing follows from it."""
-        if entry.object.kind != "extent":
-            return True
-        return not any(part.chain in self._children for part in entry.object.parts)
-
-    def is_reachable(self, group: str, chain: bytes, root: bytes) -> bool:
-        """Whether an unbroken line of whole blocks leads from the root to ``chain``."""
-        for place in self.line(group, chain, root):
-            chain = place.entry.object.parent
-        return chain == root
-
     def line(self, group: str, chain: bytes, root: bytes) -> Iterator[Place]:
         """The objects that lead to ``chain``, from its end back to the root or to a gap."""
         while chain != root and (place := self.block(group, chain)) is not None:
@@ -257,6 +335,10 @@ class Catalogue:
     def of_session(self, root: bytes, session_key: str) -> list[Entry]:
         """All that was stored under a session's key, or without one."""
         return [self.entries[name] for name in self._sessions.get((root, session_key), ())]
+
+
+def _distance(place: Place) -> tuple[bool, bool]:
+    return place.entry.is_orphan, place.entry.run is None
 
 
 def _tokens(place: Place) -> bytes:

@@ -29,6 +29,9 @@ class Namespace:
     def parent_groups(self, name: str) -> Sequence[str]:
         """In which groups a chain must be for an object of group ``name`` to follow it."""
         group = self.group(name)
-        if group is not None and group.sliceable:
-            return [name]
+        return [name] if group is not None and group.sliceable else self.trunk
+
+    @property
+    def trunk(self) -> Sequence[str]:
+        """The groups whose blocks a state follows."""
         return [group.name for group in self.groups if group.sliceable and group.required]

@@ -1,74 +1,41 @@
-"""What goes first when room is short, and when a disk that failed is tried again."""
+"""What an object is worth keeping, and when a disk that failed is tried again. Pure.
 
-from collections.abc import Callable, Iterable
+An object is worth the seconds that computing it anew would take, for each MiB that it takes
+meanwhile, as often as it was used lately.
+"""
 
-from bramley.cachestore.catalogue import Catalogue, Entry
-from bramley.cachestore.sessions import Rank
+from bramley.cachestore.objects import StoredObject
 
 BREAKER_MIN_S = 5.0
 BREAKER_MAX_S = 300.0
 
+HITS_MAX = 16.0  # uses that count; what was used ever so often leaves some day
+HALF_LIFE_S = 3600.0  # of a use
+DEPTH_TOKENS = 16384  # so deep, attention takes about as long as all else
+STATE_TOKENS = 2048  # between two states of a long prompt
+MIB = 1 << 20
 
-def ram_victim(
-    catalogue: Catalogue,
-    is_leased: Callable[[str], bool],
-    may_lose: Callable[[Entry], bool],
-    rank: Callable[[Entry], Rank],
-    now_s: float,
-) -> Entry | None:
-    """Choose whose bytes leave RAM: of the lowest rank the least recently used.
+
+def worth(stored: StoredObject, prefill_rate: float) -> float:
+    """Price an object.
 
     Args:
-        catalogue: of all.
-        is_leased: whether a reader holds the object.
-        may_lose: whether an object may go that is nowhere else; only leaves do.
-        rank: what open sessions make of it.
-        now_s: the time.
+        stored: the object.
+        prefill_rate: of its namespace, tokens a second.
 
     Returns:
-        The victim; it is lost if it is not on disk.
+        Seconds to compute it anew, for each MiB.
     """
-    return _lowest(
-        rank,
-        (
-            entry
-            for entry in _free(catalogue.ram.values(), is_leased, now_s)
-            if entry.on_disk or (may_lose(entry) and catalogue.is_leaf(entry))
-        ),
-    )
+    end = stored.first_token + stored.tokens
+    tokens = min(end, STATE_TOKENS) if stored.kind == "state" else stored.tokens
+    depth = end - tokens
+    seconds = tokens * (1 + depth / DEPTH_TOKENS) / prefill_rate
+    return seconds / stored.payload_bytes * MIB
 
 
-def disk_victim(
-    catalogue: Catalogue,
-    is_leased: Callable[[str], bool],
-    rank: Callable[[Entry], Rank],
-    now_s: float,
-) -> Entry | None:
-    """Choose whose file is removed, in the same order: nothing follows from it."""
-    free = _free(catalogue.disk.values(), is_leased, now_s)
-    return _lowest(rank, (entry for entry in free if catalogue.is_leaf(entry)))
-
-
-def _lowest(rank: Callable[[Entry], Rank], entries: Iterable[Entry]) -> Entry | None:
-    """Find the first of the lowest rank; no more are looked at than it takes."""
-    victim, lowest = None, Rank.NEWEST
-    for entry in entries:
-        at = rank(entry)
-        if at is Rank.FREE:
-            return entry
-        if victim is None or at < lowest:
-            victim, lowest = entry, at
-    return victim
-
-
-def _free(
-    entries: Iterable[Entry], is_leased: Callable[[str], bool], now_s: float
-) -> Iterable[Entry]:
-    return (
-        entry
-        for entry in entries
-        if not entry.holds and entry.pinned_until_s <= now_s and not is_leased(entry.id)
-    )
+def hits_after(hits: float, idle_s: float) -> float:
+    """Count one more use, after ``idle_s`` without any."""
+    return min(HITS_MAX, 1 + hits * 0.5 ** (idle_s / HALF_LIFE_S))
 
 
 class Breaker:

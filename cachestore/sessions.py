@@ -6,7 +6,7 @@ newest states are what its next turn starts from.
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -19,11 +19,12 @@ STATES = 2  # where the prompt ended, and where the answer did
 
 
 class Rank(IntEnum):
-    """Who leaves first."""
+    """Who leaves first; an orphan is what no prompt reaches."""
 
-    FREE = 0
-    OF_SESSION = 1
-    NEWEST = 2
+    ORPHAN = 0
+    FREE = 1
+    OF_SESSION = 2
+    NEWEST = 3
 
 
 @dataclass(slots=True)
@@ -31,38 +32,61 @@ class _Session:
     used_s: float = 0.0
     line: frozenset[str] = frozenset()
     states: deque[str] = field(default_factory=lambda: deque[str](maxlen=STATES))
+    prompt: str = ""  # the state that its prompt ended with, where that was told
 
     @property
     def newest(self) -> frozenset[str]:
-        return self.line.union(self.states)
+        return self.line.union(self.states, [self.prompt] if self.prompt else [])
 
 
 _Name = tuple[bytes, str]
 
 
 class Sessions:
-    """All open ones; a session is of one namespace."""
+    """All open ones; a session is of one namespace.
+
+    Attributes:
+        watch: told of the objects whose rank may have changed.
+        watch_all: told of a session that was opened or closed, and so may all of its objects'.
+    """
 
     def __init__(self) -> None:
+        self.watch: Callable[[Iterable[str]], None] = lambda _: None
+        self.watch_all: Callable[[bytes, str], None] = lambda _, __: None
         self._open: OrderedDict[_Name, _Session] = OrderedDict()  # the least recently used first
         self._newest: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def stored(self, entry: Entry, line: Iterable[str], now_s: float) -> None:
-        """Note a new object, and the ids of those that it follows from."""
+    def stored(
+        self, entry: Entry, line: Iterable[str], now_s: float, *, ends_prompt: bool = False
+    ) -> None:
+        """Note a new object.
+
+        Args:
+            entry: of the object.
+            line: ids of those that it follows from.
+            now_s: the time.
+            ends_prompt: whether it ends with the prompt, and not within it or with the answer.
+        """
         name = _name(entry.object)
         if name is None:
             return
+        is_new = name not in self._open
         session = self._open.setdefault(name, _Session())
+        before = session.newest
         self._unmark(session)
-        if entry.object.kind == "state":
-            session.states.append(entry.id)
-        else:
+        if entry.object.kind != "state":
             session.line = frozenset([*line, entry.id])
+        else:
+            session.states.append(entry.id)
+            session.prompt = entry.id if ends_prompt else session.prompt
         self._newest.update(session.newest)
         self._use(name, now_s)
+        if is_new:
+            self.watch_all(*name)
+        self.watch(before ^ session.newest)
         while len(self._open) > OPEN_MAX:
             self.close(*next(iter(self._open)))
 
@@ -81,6 +105,8 @@ class Sessions:
         session = self._open.pop((root, session_key), None)
         if session is not None:
             self._unmark(session)
+            self.watch(session.newest)
+            self.watch_all(root, session_key)
         return session is not None
 
     def _unmark(self, session: _Session) -> None:

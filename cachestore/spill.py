@@ -13,7 +13,7 @@ from bramley.cachestore.catalogue import Entry
 from bramley.cachestore.disk import Disk, DiskFull
 from bramley.cachestore.namespaces import Namespace
 from bramley.cachestore.points import Points
-from bramley.cachestore.policy import Breaker, disk_victim
+from bramley.cachestore.policy import Breaker
 from bramley.cachestore.tiers import Tiers
 from bramley.common.logs import facts
 
@@ -155,9 +155,7 @@ class Spiller:
             return False  # and so none goes in vain
         while size > 0:
             tiers = self._tiers
-            victim = disk_victim(
-                tiers.catalogue, tiers.leases.is_pinned, tiers.sessions.rank, monotonic()
-            )
+            victim = tiers.order.disk_victim(tiers.is_free)
             if victim is None:
                 return False
             removal = self._tiers.discard(victim, "failed")

@@ -125,7 +125,9 @@ class Store:
             raise InvalidRequest("groups", "two have one name")
         root = keys.root(identity)
         rate = prefill_rate or PREFILL_RATE
-        self.namespaces[root] = Namespace(root, identity, tuple(groups), rate)
+        namespace = self.namespaces[root] = Namespace(root, identity, tuple(groups), rate)
+        self.tiers.catalogue.require(root, namespace.trunk)
+        self.tiers.order.set_rate(root, rate)
         return root
 
     def namespace(self, root: bytes) -> Namespace:
@@ -181,7 +183,7 @@ class Store:
         now_s = monotonic()
         try:
             for entry in reversed(entries):  # so that what others follow from is the last to go
-                self.tiers.catalogue.touch(entry, now_s)
+                self.tiers.order.used(entry, now_s)
                 self.tiers.sessions.used(entry, now_s)
                 self.touched.add(entry.id)
             self.counts["acquired_ram"] += sum(entry.run is not None for entry in entries)
@@ -388,8 +390,8 @@ class Store:
             self.counts["sealed"] += 1
             self.counts["superseded"] += 1
             return existing
-        entry = Entry(stored, used_s=monotonic())
-        self.tiers.hold(entry, lease.run)
+        entry = Entry(stored)
+        self.tiers.hold(entry, lease.run, monotonic())
         self._note_session(namespace, entry)
         self.tiers.supersede_tails(entry, on_disk=False)
         self._points.reach("seal.visible")
@@ -446,6 +448,7 @@ class Store:
         self.counts["expired"] += len(writes)
         self.counts["expired_reads"] += len(reads)
         self.tiers.sessions.end_idle(now_s)
+        self.tiers.order.price_some()
         self.tiers.free_retired()
 
     def gauges(self) -> dict[str, int]:

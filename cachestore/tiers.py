@@ -15,10 +15,10 @@ from bramley.cachestore.arena import Run
 from bramley.cachestore.catalogue import Catalogue, Entry, Fate
 from bramley.cachestore.disk import Disk
 from bramley.cachestore.events import Events
+from bramley.cachestore.eviction import Order
 from bramley.cachestore.format import Damaged
 from bramley.cachestore.leases import Leases
 from bramley.cachestore.memory import Memory
-from bramley.cachestore.policy import ram_victim
 from bramley.cachestore.segments import NATIVE, SegmentKind
 from bramley.cachestore.sessions import Sessions
 from bramley.common.errors import Overloaded, UnknownResource
@@ -43,6 +43,7 @@ class Tiers:
     Attributes:
         catalogue: of all that is in either tier.
         sessions: those that are open.
+        order: who leaves first.
         memory: the RAM tier's bytes.
         pending: sealed objects without a file, oldest first.
         pending_bytes: of them.
@@ -58,6 +59,9 @@ class Tiers:
     ) -> None:
         self.catalogue = Catalogue()
         self.sessions = Sessions()
+        self.order = Order(self.catalogue, self.sessions.rank)
+        self.sessions.watch = self.order.update_all
+        self.sessions.watch_all = self._session_changed
         self.memory = Memory(ram_bytes, self._make_room, kind)
         self.disk = disk
         self.leases = leases
@@ -77,18 +81,20 @@ class Tiers:
         """Take in what the disk holds."""
         if self.disk is None:
             return
-        for stored in self.disk.objects():
-            entry = Entry(stored, fate="spilled")
-            self.catalogue.add(entry)
-            self.catalogue.came_to_disk(entry)
-            self.events.add(stored, "ssd")
+        stored = self.disk.objects()
         used = self.disk.last_used()
+        for one in stored:
+            self.catalogue.add(Entry(one, fate="spilled"))
+            self.events.add(one, "ssd")
         for object_id in sorted(used, key=lambda each: used[each]):
-            self.catalogue.disk.move_to_end(object_id)
+            entry = self.catalogue.entries[object_id]
+            self.order.used(entry, 0.0)
+            self.catalogue.came_to_disk(entry)
 
-    def hold(self, entry: Entry, run: Run) -> None:
+    def hold(self, entry: Entry, run: Run, now_s: float) -> None:
         """Take in a sealed object, and let it wait for the disk."""
         self.catalogue.add(entry)
+        self.order.used(entry, now_s)
         self.catalogue.came_to_ram(entry, run)
         self.pending[entry.id] = entry
         self.pending_bytes += entry.object.payload_bytes
@@ -101,6 +107,7 @@ class Tiers:
             self.pending_bytes -= entry.object.payload_bytes
             entry.fate = fate
             self.counts[fate] += 1
+            self.order.update_all([entry.id])
             if fate == "failed":
                 self.failed[entry.object.root] += 1
 
@@ -255,14 +262,14 @@ class Tiers:
         self._writer.shutdown()
         self.memory.close()
 
+    def is_free(self, entry: Entry) -> bool:
+        """Whether nobody holds an object: no task, reader or administrator."""
+        is_held = entry.holds or self.leases.is_pinned(entry.id)
+        return not is_held and entry.pinned_until_s <= monotonic()
+
     def _make_room(self) -> bool:
-        victim = ram_victim(
-            self.catalogue,
-            self.leases.is_pinned,
-            self._may_lose,
-            self.sessions.rank,
-            monotonic(),
-        )
+        may_lose = self.disk is None or self.is_disk_failing
+        victim = self.order.ram_victim(self.is_free, may_lose=may_lose)
         if victim is None:
             return False
         if victim.on_disk:
@@ -271,8 +278,9 @@ class Tiers:
             self.discard(victim, "failed" if self.disk else "evicted_clean")
         return True
 
-    def _may_lose(self, entry: Entry) -> bool:
-        return self.disk is None or self.is_disk_failing or entry.fate == "failed"
+    def _session_changed(self, root: bytes, session_key: str) -> None:
+        for entry in self.catalogue.of_session(root, session_key):
+            self.order.update(entry)
 
     def check(self) -> None:
         """Check that the counts balance.
