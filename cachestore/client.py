@@ -7,63 +7,49 @@ is asked nothing more until it answers again; meanwhile every call is a miss at 
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
 from time import monotonic
 from typing import Self
 
 import grpc
 
 from bramley.cachestore import keys, wire
-from bramley.cachestore.copying import checksums_of
 from bramley.cachestore.exchange import Boundary, Match, Published, Refusal, Snapshot
+from bramley.cachestore.following import FAILURES, Following, is_late
 from bramley.cachestore.keys import Identity
 from bramley.cachestore.lease import Lease, LeasedPart, parts_of
-from bramley.cachestore.link import Link, establish
+from bramley.cachestore.link import Link
 from bramley.cachestore.matching import Group
-from bramley.cachestore.objects import padded
-from bramley.cachestore.passing import NoDescriptors
+from bramley.cachestore.publishing import SLOWEST_RATE, publish
 from bramley.cachestore.staging import Staged
-from bramley.common.logs import facts
-from bramley.common.wire import short_name, to_seconds
+from bramley.common.status import RemoteError
+from bramley.common.wire import to_seconds
 from bramley.protos.v1 import cachestore_pb2 as pb
 
-log = logging.getLogger(__name__)
-
 WAIT_S = 0.25
-PUBLISH_WAIT_S = 5.0  # nobody waits for it
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 0.5
-PROBE_S = 2.0  # longest wait of a late store, before it is asked once more
-RENEWALS = 6  # of each lease within its time
-WRITE_BYTES = 1 << 20
-SLOWEST_RATE = 200e6  # bytes a second: what a Seal or an Acquire is given beside its wait
-
+# Of the first lookup of a store, which may still be coming to itself; a miss then would cost a
+# whole prompt of each conversation.
+FIRST_WAIT_S = 1.0
 
 _LOST = Refusal("STORE_LOST")
-# Of a call to a store; UsageError: its channel has been closed meanwhile.
-_FAILURES = (grpc.aio.AioRpcError, grpc.aio.UsageError, TimeoutError, OSError)
+_REJECTED = Refusal("REJECTED")
+_PARENT_MISSING = Refusal("PARENT_MISSING")
 
 
-class StoreClient:
+class StoreClient(Following):
     """One worker's client. Make it with ``connect``.
 
     Attributes:
-        link: to the store; None while there is none.
+        lookups: calls of ``match`` by result: hit, miss, late, failed, or away.
     """
 
     def __init__(self, target: str, name: str, *, inline: bool, wait_s: float) -> None:
-        self.link: Link | None = None
-        self._target = target
-        self._name = name
-        self._inline = inline
-        self._wait_s = wait_s
+        super().__init__(target, name, inline=inline, wait_s=wait_s)
+        self.lookups: Counter[str] = Counter()
         self._loop = asyncio.get_running_loop()
-        self._namespaces: dict[bytes, pb.OpenNamespaceRequest] = {}
-        self._leases: dict[int, Lease] = {}
-        self._linked = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._late: Link | None = None
-        self._following = asyncio.create_task(self._follow())
+        self._proven: Link | None = None
+        self._staging_bytes = 0
 
     @classmethod
     def connect(
@@ -81,17 +67,6 @@ class StoreClient:
             The client, usable at once; until it is linked everything is a miss.
         """
         return cls(target, name, inline=inline, wait_s=wait_s)
-
-    async def linked(self) -> None:
-        """Wait until there is a store."""
-        await self._linked.wait()
-
-    async def close(self) -> None:
-        """End the link; the store frees all that this worker holds."""
-        self._following.cancel()
-        await asyncio.wait([self._following])
-        for task in self._tasks:
-            task.cancel()
 
     # Control calls
 
@@ -160,10 +135,16 @@ class StoreClient:
         """
         link = self._answering
         if link is None:
+            self.lookups["away"] += 1
             return None
+        if timeout_s is None:
+            is_first = link is not self._proven
+            timeout_s = max(self._wait_s, FIRST_WAIT_S) if is_first else self._wait_s
         request = pb.MatchRequest(root=root, block_hashes=chains, token_ids_le=token_ids_le)
-        with self._tolerated(link):
-            answer = await link.stub.Match(request, timeout=timeout_s or self._wait_s)
+        with self._tolerated(link), self._counted():
+            answer = await link.stub.Match(request, timeout=timeout_s)
+            self._proven = link
+            self.lookups["hit" if answer.boundaries else "miss"] += 1
             boundaries = tuple(
                 Boundary(
                     tokens=one.tokens,
@@ -247,62 +228,25 @@ class StoreClient:
             staged.release()
 
     async def _publish(self, link: Link, staged: Staged, snapshot: Snapshot) -> Published | Refusal:
-        sizes, chains = snapshot.sizes, snapshot.chains
-        size = sum(padded(one) for one in sizes)
-        seal_s = PUBLISH_WAIT_S + size / SLOWEST_RATE
-        reserved = await link.stub.Reserve(
-            pb.ReserveRequest(
-                root=snapshot.root,
-                connection_id=link.id,
-                kind=wire.KINDS[snapshot.kind],
-                group=snapshot.group,
-                parent=snapshot.parent,
-                chain=chains[-keys.HASH_BYTES :],
-                first_token=snapshot.first_token,
-                tokens=snapshot.tokens,
-                bytes=sum(sizes),
-            ),
-            timeout=seal_s,
-        )
-        if reserved.WhichOneof("answer") == "existing_object_id":
-            return Published(reserved.existing_object_id, existed=True)
-        if reserved.WhichOneof("answer") == "refusal":
-            has_hint = reserved.HasField("retry_after")
-            after_s = to_seconds(reserved.retry_after) if has_hint else None
-            return Refusal(short_name(pb.ReserveResponse.Refusal, reserved.refusal), after_s)
-        lease = reserved.reservation
-        try:
-            return await self._fill(link, staged, snapshot, lease)
-        except BaseException:
+        def give_up(lease: pb.Reservation) -> None:
             if link.is_alive:
                 self._spawn(self._abort(link, lease))
-            raise
 
-    async def _fill(
-        self, link: Link, staged: Staged, snapshot: Snapshot, lease: pb.Reservation
-    ) -> Published:
-        sizes = snapshot.sizes
-        size = sum(padded(one) for one in sizes)
-        seal_s = PUBLISH_WAIT_S + size / SLOWEST_RATE
-        payload = staged.view[:size]
-        checksums = await asyncio.to_thread(checksums_of, payload, sizes)
-        request = pb.SealRequest(
-            lease_id=lease.lease_id,
-            generation=lease.generation,
-            block_hashes=snapshot.chains,
-            token_ids_le=snapshot.token_ids_le,
-            checksums=b"".join(checksums),
-            header=snapshot.header,
-            session_key=snapshot.session_key,
-            prompt_boundary=snapshot.prompt_boundary,
-        )
-        if link.segments is None:
-            await link.stub.Write(_pieces(lease, payload), timeout=seal_s)
-        else:
-            request.source.segment_id = staged.staging.segment_id
-            request.source.offset, request.source.bytes = staged.offset, size
-        answer = await link.stub.Seal(request, timeout=seal_s)
-        return Published(answer.object_id, is_spilled=answer.promise >= pb.PROMISE_SPILLED)
+        try:
+            return await publish(link, staged, snapshot, give_up)
+        except grpc.aio.AioRpcError as error:
+            told = RemoteError(error)
+            if told.reason == "PARENT_MISSING":
+                return _PARENT_MISSING
+            if told.status_code is grpc.StatusCode.INVALID_ARGUMENT and told.field != "checksums":
+                return _REJECTED
+            if told.reason != "NAMESPACE_NOT_OPEN":
+                raise
+            opening = self._namespaces.get(snapshot.root)
+            if opening is None:
+                return _REJECTED
+            await link.stub.OpenNamespace(opening, timeout=self._wait_s)
+            return _LOST
 
     async def _abort(self, link: Link, lease: pb.Reservation) -> None:
         request = pb.CacheStoreServiceAbortRequest(
@@ -331,9 +275,11 @@ class StoreClient:
 
     @property
     def staging_bytes(self) -> int:
-        """How much can be staged at a time; 0 while there is no store."""
+        """How much can be staged at a time, by the store that was there last; 0 before one was."""
         link = self.link
-        return len(link.staging.view) if link is not None else 0
+        if link is not None:
+            self._staging_bytes = len(link.staging.view)
+        return self._staging_bytes
 
     def stage(self, nbytes: int) -> Staged | None:
         """Take a piece of staging to fill; None if there is no room now, or no store."""
@@ -356,114 +302,14 @@ class StoreClient:
         with self._tolerated(lease.link):
             await lease.link.stub.Release(request, timeout=self._wait_s)
 
-    def _spawn(self, step: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(step)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    # A store that fails
-
-    @property
-    def _answering(self) -> Link | None:
-        """The link, unless its store was late and has not answered since."""
-        link = self.link
-        return None if link is self._late else link
-
     @contextlib.contextmanager
-    def _tolerated(self, link: Link) -> Generator[None]:
-        """The store's failure is a miss; after a late answer it is not asked for a while."""
+    def _counted(self) -> Generator[None]:
+        """Count a lookup that fails."""
         try:
             yield
-        except asyncio.CancelledError:
-            # gRPC says so too when the channel is closed under a call; that is not our caller.
-            task = asyncio.current_task()
-            if link.is_alive or task is None or task.cancelling():
-                raise
-        except _FAILURES as error:
-            log.debug("a call to the store failed", extra=facts(error=error))
-            if _is_late(error) and link is self.link and self._late is None:
-                self._late = link
-                self._spawn(self._probe(link))
-
-    async def _probe(self, link: Link) -> None:
-        """Wait until a late store answers, or goes."""
-        request = pb.TouchRequest(connection_id=link.id)
-        try:
-            while link.is_alive:
-                try:
-                    await link.stub.Touch(request, timeout=PROBE_S)
-                except _FAILURES:
-                    await asyncio.sleep(BACKOFF_MIN_S)
-                else:
-                    return
-        finally:
-            self._late = None
-
-    # The link
-
-    async def _follow(self) -> None:
-        wait_s = BACKOFF_MIN_S
-        while True:
-            try:
-                link = await self._establish()
-            except _FAILURES as error:
-                log.debug("no store", extra=facts(error=error, wait_s=wait_s))
-                await asyncio.sleep(wait_s)
-                wait_s = min(wait_s * 2, BACKOFF_MAX_S)
-                continue
-            wait_s = BACKOFF_MIN_S
-            log.info("store found", extra=facts(epoch=link.epoch, connection=link.id))
-            try:
-                await self._keep(link)
-            finally:
-                self.link = None
-                self._linked.clear()
-                self._leases.clear()
-                await link.close()
-            log.warning("store lost", extra=facts(epoch=link.epoch))
-
-    async def _establish(self) -> Link:
-        try:
-            link = await establish(self._target, self._name, inline=self._inline)
-        except NoDescriptors as error:
-            log.warning("no shared memory: bytes go in messages", extra=facts(error=error))
-            link = await establish(self._target, self._name, inline=True)
-        try:
-            for request in self._namespaces.values():
-                await link.stub.OpenNamespace(request, timeout=self._wait_s)
-        except BaseException:
-            await link.close()
+        except FAILURES as error:
+            self.lookups["late" if is_late(error) else "failed"] += 1
             raise
-        return link
-
-    async def _keep(self, link: Link) -> None:
-        self.link = link
-        self._linked.set()
-        renewing = asyncio.create_task(self._renew(link))
-        try:
-            with contextlib.suppress(OSError):
-                await link.follow()
-        finally:
-            renewing.cancel()
-
-    async def _renew(self, link: Link) -> None:
-        while True:
-            await asyncio.sleep(link.ttl_s / RENEWALS)
-            leases = dict(self._leases)
-            if not leases:
-                continue
-            asked_s = monotonic()
-            request = pb.TouchRequest(lease_ids=list(leases), connection_id=link.id)
-            with self._tolerated(link):
-                answer = await link.stub.Touch(request, timeout=self._wait_s)
-                for lease_id in set(leases) - set(answer.expired_lease_ids):
-                    leases[lease_id].renewed(asked_s)
-
-
-def _is_late(error: BaseException) -> bool:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    return isinstance(error, TimeoutError)
 
 
 async def _read(link: Link, lease_id: int, read: pb.ObjectRead) -> memoryview:
@@ -475,13 +321,3 @@ async def _read(link: Link, lease_id: int, read: pb.ObjectRead) -> memoryview:
     finally:
         call.cancel()
     return target.toreadonly()
-
-
-async def _pieces(lease: pb.Reservation, payload: memoryview) -> AsyncIterator[pb.WriteRequest]:
-    for offset in range(0, len(payload), WRITE_BYTES):
-        yield pb.WriteRequest(
-            lease_id=lease.lease_id,
-            generation=lease.generation,
-            offset=offset,
-            data=bytes(payload[offset : offset + WRITE_BYTES]),
-        )

@@ -27,6 +27,7 @@ from bramley.protos.v1 import cachestore_pb2, types_pb2
 from bramley.worker.cache.saved import Restore, Saving, StoredPart, StoredState
 from bramley.worker.cache.snapshot import Span
 from bramley.worker.engine.outputs import Saved
+from bramley.worker.owed import HELD_BACK, PARENT_MISSING, REJECTED, Account, Outcome
 
 if TYPE_CHECKING:
     from bramley.cachestore.staging import Staged
@@ -43,6 +44,7 @@ CLOSE_S = 5.0
 ROOTS_MAX = 256  # salts in use at a time
 RECALLED_MAX = 16  # as many as one request has answers
 _HEADER_END = b"\0"
+_FAULT = Outcome(REJECTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +92,6 @@ class Found:
     cached: types_pb2.CachedTokens
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    saved: Saved
-    root: bytes
-    session_key: str
-
-
 class PrefixCache:
     """One model's prefixes in the store. Make it on the event loop.
 
@@ -104,6 +99,7 @@ class PrefixCache:
         client: of the store.
         state: of the model.
         forget: told of each namespace that is kept no longer.
+        settled: told what became of each saved span.
 
     Attributes:
         has_forgotten_roots: whether there ever was one.
@@ -114,16 +110,18 @@ class PrefixCache:
         client: StoreClient,
         state: StateFacts,
         forget: Callable[[bytes], None] = lambda _: None,
+        settled: Callable[[Saved, Outcome], None] = lambda _, __: None,
     ) -> None:
         self._client = client
         self._state = state
         self._forget = forget
+        self._tell = settled
         self._header = state.identity.layout.encode()
         self._roots: OrderedDict[str, bytes] = OrderedDict()  # by salt, the newest last
         self.has_forgotten_roots = False
         self._told_no_room = False
         self._opening: dict[bytes, asyncio.Task[bytes]] = {}
-        self._publishing: asyncio.Queue[_Work] = asyncio.Queue()
+        self._publishing: asyncio.Queue[Saved] = asyncio.Queue()
         self._publisher = asyncio.create_task(self._publish_all())
         self.root("")  # so that the store knows the model before its first request
 
@@ -228,8 +226,20 @@ class PrefixCache:
         ssd = round(restore.tokens * from_ssd)
         return Found(restore, types_pb2.CachedTokens(ram=restore.tokens - ssd, ssd=ssd))
 
-    def saving(self, boundary: int, found: Found | None) -> Saving | None:
-        """Say how a request is to be saved; None where state and two blocks do not fit staging."""
+    def saving(
+        self, boundary: int, found: Found | None, root: bytes, session_key: str = ""
+    ) -> Saving | None:
+        """Say how a request is to be saved.
+
+        Args:
+            boundary: leading prompt tokens that the next turn will share.
+            found: what is stored of the prompt.
+            root: of the namespace.
+            session_key: of the conversation.
+
+        Returns:
+            None where there never was a store, or state and two blocks do not fit staging.
+        """
         if not self._state.is_stored:
             return None
         state = padded(self._state.state_bytes(boundary))
@@ -244,8 +254,10 @@ class PrefixCache:
             stage=self._client.stage,
             boundary=boundary,
             extent_blocks=extent_blocks,
-            stored=found.restore.tokens if found else 0,
             pauses=self._state.has_state,
+            root=root,
+            session_key=session_key,
+            account=Account(stored=found.restore.tokens if found else 0),
         )
 
     def _tell_no_room(self, nbytes: int) -> None:
@@ -257,9 +269,9 @@ class PrefixCache:
                 extra=facts(needed=nbytes, staging=staging),
             )
 
-    def publish(self, saved: Saved, root: bytes, session_key: str) -> None:
+    def publish(self, saved: Saved) -> None:
         """Hand a saved span over in the background, after those that came before."""
-        self._publishing.put_nowait(_Work(saved, root, session_key))
+        self._publishing.put_nowait(saved)
 
     async def explain(self, salt: str, token_ids_le: bytes) -> cachestore_pb2.ExplainResponse:
         """Ask the store in words how much of a prompt it has, and why not more.
@@ -302,33 +314,58 @@ class PrefixCache:
     async def _publish_all(self) -> None:
         # One after the other: an extent before those that follow it.
         while True:
-            work = await self._publishing.get()
-            task = asyncio.create_task(self._publish(work))
-            await asyncio.wait([task])
-            if not task.cancelled() and (fault := task.exception()):
-                work.saved.staged.release()
-                log.error("a span was not stored", exc_info=fault)
-            self._publishing.task_done()
+            saved = await self._publishing.get()
+            outcome = _FAULT
+            task = asyncio.create_task(self._publish(saved))
+            try:
+                await asyncio.wait([task])
+                if not task.cancelled() and (fault := task.exception()):
+                    log.error("a span was not stored", exc_info=fault)
+                else:
+                    outcome = task.result()
+            finally:
+                saved.staged.release()
+                self._tell(saved, outcome)
+                self._publishing.task_done()
 
-    async def _publish(self, work: _Work) -> None:
-        span, tokens = work.saved.span, work.saved.token_ids_le
+    async def _publish(self, saved: Saved) -> Outcome:
+        account, handed = saved.saving.account, saved.handed
+        if handed.attempt <= account.void:  # one that comes before it was refused
+            return Outcome(HELD_BACK)
+        snapshot = self._snapshot(saved)
+        staged = cast("Staged", saved.staged)  # as our own saving() took it from the client
+        answer = await self._client.publish(staged, snapshot)
+        if not isinstance(answer, Refusal):
+            return Outcome()
+        account.void = max(account.void, handed.attempt)
+        reason = answer.reason.lower()
+        log.info("not stored", extra=facts(reason=reason, tokens=snapshot.tokens))
+        kept = await self._kept(saved, snapshot) if reason == PARENT_MISSING else 0
+        return Outcome(reason, answer.retry_after_s or 0.0, kept)
+
+    async def _kept(self, saved: Saved, snapshot: Snapshot) -> int:
+        """Ask for how many tokens before a snapshot the store has, in whole blocks."""
+        end = (snapshot.first_token + 1) * TOKEN_BYTES  # a match leaves one token to compute
+        before = saved.token_ids_le[:end]
+        match = await self._client.match(snapshot.root, keys.chain(snapshot.root, before), before)
+        tokens = match.boundaries[0].tokens if match is not None else 0
+        return tokens // BLOCK * BLOCK
+
+    def _snapshot(self, saved: Saved) -> Snapshot:
+        span, tokens, root = saved.span, saved.token_ids_le, saved.saving.root
         before = tokens[: span.first * TOKEN_BYTES]
-        chains = keys.chain(work.root, before)
-        snapshot = Snapshot(
-            root=work.root,
+        chains = keys.chain(root, before)
+        return Snapshot(
+            root=root,
             kind=span.kind,
             group=(STATE if span.kind == "state" else KV).name,
-            parent=chains[-keys.HASH_BYTES :] if chains else work.root,
+            parent=chains[-keys.HASH_BYTES :] if chains else root,
             first_token=span.first,
             token_ids_le=tokens[len(before) :],
             part_bytes=self._state.bytes_of(span),
             header=self._header_of(before),
-            session_key=work.session_key,
+            session_key=saved.saving.session_key,
         )
-        staged = cast("Staged", work.saved.staged)  # as our own saving() took it from the client
-        outcome = await self._client.publish(staged, snapshot)
-        if isinstance(outcome, Refusal):
-            log.info("not stored", extra=facts(reason=outcome.reason, tokens=snapshot.tokens))
 
     def _header_of(self, before: bytes) -> bytes:
         """Describe a part; where no block has the tokens before it, they are in here."""

@@ -133,7 +133,7 @@ class Request:
         self.computed = 0
         self.prompt_logprobs.clear()
         if self.saving is not None:
-            self.saving.stored = 0
+            self.saving.account.restart()
 
     def release(self) -> None:
         """Give the stored prefix back, if it still has one."""

@@ -70,7 +70,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._loaded = loaded
         self._sessions = Sessions(loaded.tokenizer, self._text)
         forget = self._sessions.forget_namespace
-        self._prefixes = PrefixCache(self._store, loaded.state, forget)
+        self._prefixes = PrefixCache(self._store, loaded.state, forget, self._engine.settle)
         self._boundaries = StableBoundary(loaded.tokenizer)
         self._info.limits.CopyFrom(loaded.limits)
         self._info.revision, self._info.dtype = loaded.revision, loaded.dtype
@@ -81,14 +81,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def deliver(self, outputs: Sequence[Output]) -> None:
         """Hand a step's outputs to their streams; those of a stream that left are dropped."""
         for output in outputs:
-            stream = self._streams.get(output.request_id)
-            if isinstance(output, Saved):
-                if stream is None:
-                    output.staged.release()
-                else:
-                    root = self._prefixes.root(stream.request.cache.salt)
-                    self._prefixes.publish(output, root, stream.request.session_key)
-            elif stream is not None:
+            if isinstance(output, Saved):  # whose request may have ended
+                self._prefixes.publish(output)
+            elif stream := self._streams.get(output.request_id):
                 stream.put(output)
 
     async def close(self) -> None:
@@ -294,7 +289,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             work.restore = found.restore
             cached.CopyFrom(found.cached)
         if not hints.skip_store:
-            work.saving = self._prefixes.saving(prepared.stable_tokens, found)
+            work.saving = self._prefixes.saving(
+                prepared.stable_tokens,
+                found,
+                self._prefixes.root(hints.salt),
+                request.request.session_key,
+            )
 
     async def _resume(self, hints: types_pb2.CacheHints, work: Request) -> None:
         """Submit a sequence that lost its seat again, with what is stored of it by now."""
@@ -305,7 +305,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if found is not None:
             work.restore = found.restore
             if work.saving is not None:
-                work.saving.stored = found.restore.tokens
+                work.saving.account.stored = found.restore.tokens
         self._engine.submit(work)
 
     async def _find(

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 
 from bramley.common.errors import BramleyError
 from bramley.worker.cache.build import build_states, model_caches
+from bramley.worker.cache.opaque import OpaqueState
 from bramley.worker.cache.saved import Restore, Saving
 from bramley.worker.cache.table import RowTable
 from bramley.worker.engine.cohort import Cohort
@@ -24,7 +25,7 @@ from bramley.worker.engine.outputs import (
     Token,
 )
 from bramley.worker.engine.stopping import Finish
-from bramley.worker.models.contract import LanguageModel, LayerCache
+from bramley.worker.models.contract import Lane, LanguageModel, LayerCache
 from bramley.worker.request import LogprobRule, Priority, Request, StopRule, TokenLogprob
 from bramley.worker.sampling.params import SamplingParams
 from bramley.worker.settings import WorkerSettings
@@ -94,9 +95,9 @@ def oracle(
 class InProcessEngine:
     """Runs a model's engine on its own thread.
 
-    With a ``graph_step`` decoding keeps its graphs, if it can. ``at_step`` maps a step's number,
-    counted from the first delivery on, to what is to be done when that step has been delivered:
-    joins and cancels at exact places.
+    With a ``graph_step`` decoding keeps its graphs, if it can. A model in lane OWN runs on what
+    ``own_caches`` makes. ``at_step`` maps a step's number, counted from the first delivery on, to
+    what is to be done when that step has been delivered: joins and cancels at exact places.
     """
 
     def __init__(
@@ -108,9 +109,12 @@ class InProcessEngine:
         chunk_tokens: int = 64,
         waste_columns: int = 1 << 20,
         graph_step: int = 0,
+        lane: Lane = Lane.BATCHED,
+        own_caches: Callable[[], Sequence[object]] | None = None,
         **settings: Any,
     ) -> None:
         self.outcomes: dict[str, Outcome] = {}
+        self.saved: list[Saved] = []  # of parked rows as well
         self.cohorts: list[Cohort] = []
         self.executor: Executor
         self.at_step: dict[int, Callable[[], None]] = {}
@@ -119,6 +123,11 @@ class InProcessEngine:
 
         def make_cohort() -> Cohort:
             table = RowTable(sum_panel=BLAS.sum_panel, graph_step=max(graph_step, 1))
+            if lane is Lane.OWN:
+                assert own_caches is not None
+                own = OpaqueState(table, own_caches)
+                self.cohorts.append(Cohort(table, [own], lambda: own.caches))
+                return self.cohorts[-1]
             states = build_states(table, layers)
             caches = model_caches(states, layers)
             self.cohorts.append(Cohort(table, states, lambda: caches))
@@ -126,7 +135,11 @@ class InProcessEngine:
 
         def load() -> Executor:
             self.executor = Executor(
-                model, make_cohort, waste_columns=waste_columns, keeps_graphs=graph_step > 0
+                model,
+                make_cohort,
+                waste_columns=waste_columns,
+                keeps_graphs=graph_step > 0,
+                lane=lane,
             )
             if graph_step or settings.get("state_bytes") is not None:
                 self.executor.warm_up(make_cohort(), 1)  # tells what a token takes
@@ -183,7 +196,10 @@ class InProcessEngine:
     def _deliver(self, outputs: Sequence[Output]) -> None:
         with self._changed:
             for output in outputs:
-                self._note(self.outcomes[output.request_id], output)
+                if isinstance(output, Saved):
+                    self.saved.append(output)
+                if output.request_id:
+                    self._note(self.outcomes[output.request_id], output)
             self._changed.notify_all()
         self.step += 1
         if action := self.at_step.pop(self.step, None):

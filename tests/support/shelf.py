@@ -13,6 +13,7 @@ from bramley.worker.cache.saved import Restore, Saving, StoredPart, StoredState
 from bramley.worker.cache.snapshot import part_bytes, sliceable, stateful
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.outputs import Saved
+from bramley.worker.owed import Account
 from bramley.worker.prefix import KV, STATE
 
 ROOT = bytes(keys.HASH_BYTES)
@@ -54,8 +55,9 @@ class Shelf:
             stage=self._stage,
             boundary=boundary,
             extent_blocks=extent_blocks,
-            stored=stored,
             pauses=bool(stateful(self._cohort.layers)),
+            root=ROOT,
+            account=Account(stored=stored),
         )
 
     @property

@@ -4,8 +4,10 @@ Pure. The memory is the store's; whoever is handed it gives it back by ``release
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from bramley.worker.owed import Account
 
 STATE_EVERY = 2048  # tokens of a long prompt, after which a state is kept
 
@@ -84,16 +86,24 @@ class Saving:
     Attributes:
         stage: asks for room of so many bytes; None where there is none. From any thread.
         boundary: leading prompt tokens that the next turn will share.
-        stored: tokens known to be stored; rises as spans are handed over.
         extent_blocks: blocks of one extent at most.
         pauses: whether some layer cannot go back: its state must be copied where the row is.
+        root: of the namespace.
+        session_key: of the conversation.
+        account: of the row; it stays with the row when the request ends.
     """
 
     stage: Callable[[int], Staged | None]
     boundary: int
     extent_blocks: int
-    stored: int = 0
     pauses: bool = False
+    root: bytes = b""
+    session_key: str = ""
+    account: Account = field(default_factory=Account)
+
+    def __post_init__(self) -> None:
+        """Tell the account what the model needs."""
+        self.account.needs_state = self.pauses
 
     def next_stop(self, computed: int, end: int) -> int:
         """Where the prefill of a row must stop next, to be saved or because it is done."""

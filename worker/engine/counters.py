@@ -9,6 +9,7 @@ class Counters:
 
     Attributes:
         step_began_s: of the step that runs, on the monotonic clock; 0 while idle or loading.
+        owed: rows of which something is to be stored and is not.
     """
 
     steps: int = 0
@@ -21,5 +22,6 @@ class Counters:
     prefill_s: float = 0.0
     preemptions: int = 0
     parked: int = 0
+    owed: int = 0
     state_bytes: int = 0
     active_bytes: int = 0

@@ -10,13 +10,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bramley.common.errors import Overloaded
 from bramley.worker.engine.counters import Counters
 from bramley.worker.engine.executor import Executor
-from bramley.worker.engine.outputs import Deliver
+from bramley.worker.engine.outputs import Deliver, Saved
 from bramley.worker.engine.steps import Steps
 from bramley.worker.engine.watchdog import watch
+from bramley.worker.owed import Outcome
 from bramley.worker.request import Request
 from bramley.worker.settings import WorkerSettings
 
@@ -50,6 +52,9 @@ class Engine:
         self._mail = threading.Condition()
         self._submitted: list[Request] = []
         self._cancelled: set[str] = set()
+        self._settled: list[tuple[Saved, Outcome]] = []
+        self._hurried: list[_Hurry] = []
+        self._hurries: list[_Hurry] = []  # of the engine's thread
         self._stopping = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -84,6 +89,23 @@ class Engine:
             self._cancelled.add(request_id)
             self._mail.notify()
 
+    def settle(self, saved: Saved, outcome: Outcome) -> None:
+        """Tell what became of a span that was handed over."""
+        with self._mail:
+            self._settled.append((saved, outcome))
+            self._mail.notify()
+
+    def save_owed(self, until_s: float, done: Callable[[], None]) -> None:
+        """Save what rows owe between steps as well, until nothing more can be done.
+
+        Args:
+            until_s: when to do so no longer, on the monotonic clock.
+            done: called on the engine's thread.
+        """
+        with self._mail:
+            self._hurried.append(_Hurry(until_s, done))
+            self._mail.notify()
+
     def stop(self, timeout_s: float) -> bool:
         """End the thread after its current step; return whether it did in time."""
         with self._mail:
@@ -100,14 +122,17 @@ class Engine:
 
     @property
     def _mailed(self) -> bool:
-        return bool(self._submitted or self._cancelled)
+        return bool(self._submitted or self._cancelled or self._settled)
 
     def _run(self) -> None:
         try:
             steps = Steps(self._load(), self._settings, self.counters, self._deliver)
             while self._take_mail(steps):
                 self.counters.step_began_s = time.monotonic()
-                steps.run()
+                if steps.is_busy:
+                    steps.run()
+                if self._hurries or not steps.is_busy:
+                    steps.save_owed()
             self._over.set()
         except BaseException:
             # Without this thread the process can only refuse: its supervisor starts another.
@@ -117,16 +142,50 @@ class Engine:
 
     def _take_mail(self, steps: Steps) -> bool:
         """Take what was handed over, waiting while idle; return False to stop."""
+        self._hurry(steps)
         if self.is_idle and not steps.is_busy:
             self.counters.step_began_s = 0.0
             steps.rest()
         with self._mail:
             while not (self._mailed or self._stopping or steps.is_busy):
-                self._mail.wait()
+                wait_s = self._wait_s(steps)
+                if wait_s is not None and wait_s <= 0:
+                    break
+                if self._hurried:
+                    break
+                self._mail.wait(wait_s)
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, set()
+            settled, self._settled = self._settled, []
             if submitted:
                 steps.add(submitted)  # in here, so that whoever submits counts them once
+        steps.settle(settled)
         if cancelled:
             steps.cancel(cancelled)
         return not self._stopping
+
+    def _wait_s(self, steps: Steps) -> float | None:
+        """Say for how long an idle engine has nothing to do; None until there is mail."""
+        wait_s = steps.save_in_s()
+        ends = [one.until_s - time.monotonic() for one in self._hurries]
+        return min([*ends, *([] if wait_s is None else [wait_s])], default=None)
+
+    def _hurry(self, steps: Steps) -> None:
+        """Begin what was asked for, and end what is done, in vain, or too late."""
+        with self._mail:
+            asked, self._hurried = self._hurried, []
+        if asked:
+            steps.ledger.start_afresh()
+        self._hurries += asked
+        now_s = time.monotonic()
+        going = steps.is_saving and bool(self._hurries)
+        ended = [one for one in self._hurries if not going or one.until_s <= now_s]
+        self._hurries = [one for one in self._hurries if one not in ended]
+        for one in ended:
+            one.done()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hurry:
+    until_s: float
+    done: Callable[[], None]

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bramley.common.errors import BramleyError
-from bramley.worker.cache.saved import Staged
+from bramley.worker.cache.saved import Saving, Staged
 from bramley.worker.cache.snapshot import Span
 from bramley.worker.engine.stopping import Finish
+from bramley.worker.owed import Handed
 from bramley.worker.request import Request, TokenLogprob
 
 
@@ -59,12 +60,20 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A span of its state lies in staging; the sequence's tokens up to the span's end name it."""
+    """A span of its state lies in staging; the sequence's tokens up to the span's end name it.
+
+    Attributes:
+        request_id: empty where the request has ended and its row is parked.
+        saving: says where it belongs.
+        handed: what the row's account is told with the outcome.
+    """
 
     request_id: str
     span: Span
     staged: Staged
     token_ids_le: bytes
+    saving: Saving
+    handed: Handed
 
 
 @dataclass(frozen=True, slots=True)

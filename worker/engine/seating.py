@@ -12,15 +12,15 @@ import mlx.core as mx
 
 from bramley.common.errors import DeviceOom
 from bramley.common.logs import facts
-from bramley.worker.cache.contract import CannotExport
-from bramley.worker.cache.saved import Restore, Staged
-from bramley.worker.cache.snapshot import Span, copy_in, copy_out, fits, span_bytes, spans
+from bramley.worker.cache.saved import Restore, Saving
+from bramley.worker.cache.snapshot import copy_in, fits
 from bramley.worker.engine import faults
 from bramley.worker.engine.cohort import IDLE_BYTES_MAX, Cohort
 from bramley.worker.engine.grouping import choose_cohort
 from bramley.worker.engine.outputs import Seated
 from bramley.worker.engine.sharing import Source, find_source
 from bramley.worker.engine.slots import Slots
+from bramley.worker.owed import Ledger
 from bramley.worker.request import Phase, Request
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ class Seating:
         make_cohort: makes an empty one.
         waste_columns: padding that a cohort may read before rows are better apart.
         bytes_max: of all rows' state; None for as much as there is.
+        ledger: of what rows owe the store.
         parked_bytes: of what the parked rows hold.
     """
 
@@ -44,10 +45,12 @@ class Seating:
         slots: Slots,
         make_cohort: Callable[[], Cohort],
         waste_columns: int,
-        bytes_max: int | None = None,
+        bytes_max: int | None,
+        ledger: Ledger,
         parked_bytes: int = 1 << 30,
     ) -> None:
         self.slots = slots
+        self._ledger = ledger
         self._make_cohort = make_cohort
         self._waste_columns = waste_columns
         self._bytes_max = bytes_max
@@ -123,8 +126,11 @@ class Seating:
     def park(self, request: Request) -> None:
         """Leave an ended request's row on its seat, until the seat is needed."""
         if not request.scope or request.computed == 0:
+            self.lose_debt(request.saving)
             self.leave(request)
             return
+        if request.saving is not None:
+            request.saving.account.rest_at(request.computed)
         cohort = self.cohort(request.slot)
         if cohort.row(request.slot) < cohort.decoding:
             cohort.stop_decoding(request.slot)
@@ -139,9 +145,14 @@ class Seating:
             self.slots.leave(request)
             self._free_row(slot)
 
+    def lose_debt(self, saving: Saving | None) -> None:
+        """Note that a row goes, and with it what it owed the store."""
+        if saving is not None:
+            self._ledger.gone(saving.account)
+
     def drop(self, slot: int) -> None:
         """Free a parked row, and the memory that only it needed."""
-        self.slots.clear(slot)
+        self.lose_debt(self.slots.clear(slot).saving)
         cohort = self.cohort(slot)
         self._free_row(slot)
         cohort.fit()
@@ -161,9 +172,10 @@ class Seating:
         lost: list[Request] = []
         for slot in slots:
             if slot in parked:
-                self.slots.clear(slot)
+                self.lose_debt(self.slots.clear(slot).saving)
             else:
                 lost.append(self.slots[slot])
+                self.lose_debt(lost[-1].saving)
                 self.slots.leave(lost[-1])
             del self._number[slot]
         self.cohorts[number].reset()
@@ -182,35 +194,6 @@ class Seating:
                 cohort.fit()
             mx.clear_cache()
 
-    def save(self, request: Request, stop: int) -> list[tuple[Span, Staged]]:
-        """Copy what is not stored yet of a row's first ``stop`` tokens into staging.
-
-        Returns:
-            Each span that there was room for; none comes after one that was refused.
-        """
-        saving, cohort = request.saving, self.cohort(request.slot)
-        assert saving is not None
-        assert stop <= cohort.length(request.slot)
-        taken: list[tuple[Span, Staged]] = []
-        if not cohort.is_sound(request.slot):
-            return taken  # its next token will tell it
-        for span in spans(cohort.layers, saving.stored, stop, saving.extent_blocks):
-            staged = saving.stage(span_bytes(cohort.layers, span))
-            if staged is None:
-                break
-            try:
-                copy_out(cohort.layers, cohort.row(request.slot), span, staged.view)
-            except CannotExport as error:
-                staged.release()
-                log.debug("no state is kept", extra=facts(tokens=stop, error=error))
-                break
-            except BaseException:
-                staged.release()
-                raise
-            saving.stored = span.stop
-            taken.append((span, staged))
-        return taken
-
     def _source(self, request: Request) -> Source | None:
         if request.wants_prompt_logprobs:
             return None
@@ -224,14 +207,27 @@ class Seating:
     def _sit_with(self, request: Request, source: Source) -> None:
         cohort, number = self.cohort(source.slot), self._number[source.slot]
         if source.is_parked:
-            slot = self.slots.resume(request, source.slot)
-            cohort.cut(slot, source.tokens)
+            parked = self.slots.resume(request, source.slot)
+            cohort.cut(parked.slot, source.tokens)
+            self._inherit(request, parked.saving, source.tokens)
         else:
             slot = self._take_seat(request)
             self._number[slot] = number
             cohort.join(slot)
             cohort.copy(source.slot, slot, source.tokens)
         request.computed = source.tokens
+
+    def _inherit(self, request: Request, saving: Saving | None, tokens: int) -> None:
+        """Let a request's row have the account of the parked one that it was."""
+        if saving is None:
+            return
+        self._ledger.cut(saving.account, tokens)
+        if request.saving is None:
+            self.lose_debt(saving)
+            return
+        found = request.saving.account.stored
+        request.saving.account = saving.account
+        saving.account.stored = max(saving.account.stored, min(found, tokens))
 
     def _sit_apart(self, request: Request) -> None:
         slot = self._take_seat(request)
@@ -261,7 +257,7 @@ class Seating:
     def _take_seat(self, request: Request) -> int:
         if not self.slots.free:
             oldest = self.slots.parked[0].slot
-            self.slots.clear(oldest)
+            self.lose_debt(self.slots.clear(oldest).saving)
             self._free_row(oldest)
         return self.slots.seat(request)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bramley.worker.cache.saved import Saving
 from bramley.worker.request import Request
 
 
@@ -14,12 +15,14 @@ class Parked:
         scope: root of the namespace that it may be reused in.
         tokens: those whose state the row holds.
         since: number of its parking; the smallest is the oldest.
+        saving: how it is saved; None where it is not.
     """
 
     slot: int
     scope: bytes
     tokens: Sequence[int]
     since: int
+    saving: Saving | None = None
 
 
 class Slots:
@@ -57,27 +60,28 @@ class Slots:
         """Give a request a free seat."""
         return self._sit(request, self._free.pop())
 
-    def resume(self, request: Request, slot: int) -> int:
-        """Give a request the seat of a parked row, row included."""
-        del self._parked[slot]
-        return self._sit(request, slot)
+    def resume(self, request: Request, slot: int) -> Parked:
+        """Give a request the seat of a parked row, row included; return what was parked."""
+        parked = self._parked.pop(slot)
+        self._sit(request, slot)
+        return parked
 
     def park(self, request: Request) -> None:
         """Take a request's seat back, but leave its row."""
         slot, tokens = request.slot, request.tokens(0, request.computed)
         self._rise(request)
         self._parkings += 1
-        self._parked[slot] = Parked(slot, request.scope, tokens, self._parkings)
+        self._parked[slot] = Parked(slot, request.scope, tokens, self._parkings, request.saving)
 
     def leave(self, request: Request) -> None:
         """Take a request's seat back."""
         self._free.append(request.slot)
         self._rise(request)
 
-    def clear(self, slot: int) -> None:
-        """Free the seat of a parked row."""
-        del self._parked[slot]
+    def clear(self, slot: int) -> Parked:
+        """Free the seat of a parked row; return what was parked."""
         self._free.append(slot)
+        return self._parked.pop(slot)
 
     def check(self) -> None:
         """Assert that every seat is in one state."""

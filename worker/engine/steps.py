@@ -4,7 +4,6 @@ Next in the walk: worker/engine/scheduler.py. On the engine's thread.
 """
 
 import time
-from array import array
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -27,11 +26,13 @@ from bramley.worker.engine.outputs import (
     Token,
 )
 from bramley.worker.engine.plan import Part
+from bramley.worker.engine.saver import Saver
 from bramley.worker.engine.scheduler import WORKSPACE_BYTES, Limits, admit, schedule
 from bramley.worker.engine.seating import Seating
 from bramley.worker.engine.slots import Slots
 from bramley.worker.engine.stopping import finish
 from bramley.worker.models.contract import Lane
+from bramley.worker.owed import Ledger, Outcome
 from bramley.worker.request import Phase, Request
 from bramley.worker.settings import WorkerSettings
 
@@ -74,13 +75,16 @@ class Steps:
             shares_chunks=lane is Lane.BATCHED,
         )
         self._slots = Slots(min(settings.max_rows, lane.rows_max or settings.max_rows))
+        self.ledger = Ledger()
         self._seating = Seating(
             self._slots,
             executor.cohort,
             executor.waste_columns,
             state_bytes,
+            self.ledger,
             settings.parked_bytes,
         )
+        self._saver = Saver(self._seating, self.ledger, self._outputs)
         self._contained = Containment(self._seating, self._fail, self._lose)
 
     @property
@@ -106,6 +110,29 @@ class Steps:
         self._seating.rest()
         self._count()
         self._measure()
+
+    def settle(self, settled: Iterable[tuple[Saved, Outcome]]) -> None:
+        """Note what became of spans that were handed over."""
+        now_s = time.monotonic()
+        for saved, outcome in settled:
+            self.ledger.settle(saved.saving.account, saved.handed, outcome, now_s)
+        self._count()
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether something is on its way to the store, or can be copied before long."""
+        return self.ledger.flying > 0 or (self._saver.can_go_on and not self.ledger.is_vain)
+
+    def save_in_s(self) -> float | None:
+        """Say in how many seconds some of what is owed can be copied; None until news come."""
+        return self._saver.wait_s(time.monotonic())
+
+    def save_owed(self) -> None:
+        """Copy a piece of what is owed, if now is the time for it."""
+        number = self._saver.cohort_number(time.monotonic())
+        if number is not None:
+            self._contained.cohort(number, self._saver.go_on)
+        self._send()
 
     def run(self) -> None:
         """Take one step and deliver what it gave."""
@@ -149,7 +176,7 @@ class Steps:
         self._land(self._seating.numbers[request.slot])
         if request.phase is not Phase.SEATED:
             return  # what was in flight ended it
-        save = partial(self._save, request, request.computed, SAVE_END_FROM)
+        save = partial(self._saver.save, request, request.computed, SAVE_END_FROM)
         self._contained.request(request, save)
         if request.phase is not Phase.SEATED:
             return
@@ -214,7 +241,7 @@ class Steps:
         if request.saving is not None:
             stop = request.saving.place(request.computed, is_done=not request.prompt_left)
             if stop is not None:
-                self._save(request, stop, SAVE_PROMPT_FROM)
+                self._saver.save(request, stop, SAVE_PROMPT_FROM)
         self._start_if_ready(request)
 
     def _decode(self) -> None:
@@ -287,22 +314,16 @@ class Steps:
         self.counters.completion_tokens += 1
         ended = finish(request)
         if ended is not None:
-            self._save(request, request.computed, SAVE_END_FROM)
+            self._saver.save(request, request.computed, SAVE_END_FROM)
             self._end(request, park=True)
         self._outputs.append(Token(request.id, drawn.token, now_s, ended, drawn.logprob))
-
-    def _save(self, request: Request, stop: int, worth: int) -> None:
-        if request.saving is None or stop - request.saving.stored < worth:
-            return
-        for span, staged in self._seating.save(request, stop):
-            tokens = array("I", request.tokens(0, span.stop)).tobytes()
-            self._outputs.append(Saved(request.id, span, staged, tokens))
 
     def _end(self, request: Request, *, park: bool = False) -> None:
         self._waiting.pop(request.id, None)  # where it still is, if it failed on its way to a seat
         if park:
             self._seating.park(request)
         elif request.phase is Phase.SEATED:
+            self._seating.lose_debt(request.saving)
             self._seating.leave(request)
         request.enter(Phase.ENDED)
 
@@ -319,7 +340,8 @@ class Steps:
 
     def _send(self) -> None:
         if self._outputs:
-            outputs, self._outputs = self._outputs, []
+            outputs = list(self._outputs)
+            self._outputs.clear()
             self._count()
             self._deliver(outputs)
 
@@ -329,6 +351,7 @@ class Steps:
         counters.waiting = len(self._waiting)
         counters.waiting_prompt_tokens = sum(len(one.prompt) for one in self._waiting.values())
         counters.parked = len(self._slots.parked)
+        counters.owed = self._saver.owed
 
     def _measure(self) -> None:
         self.counters.state_bytes = self._seating.nbytes

@@ -13,7 +13,7 @@ from bramley.common.errors import DeviceOom, EngineFault
 from bramley.worker.cache.arrays import KeysAndValues
 from bramley.worker.cache.saved import Saving
 from bramley.worker.cache.window import Window
-from bramley.worker.engine import seating, steps
+from bramley.worker.engine import saver, steps
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.decoding import Decoder
 from bramley.worker.models.contract import LanguageModel
@@ -221,7 +221,7 @@ def saving(room: Room) -> Saving:
 def test_a_copy_that_fails_ends_its_request_at_most(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch, death: threading.Event
 ) -> None:
-    copies = Failing(monkeypatch, seating, "copy_out")
+    copies = Failing(monkeypatch, saver, "copy_out")
     engine = InProcessEngine(model)
     copies.left = 1
     room = Room(memoryview(bytearray(1 << 20)))

@@ -62,14 +62,14 @@ class Bench:
         found = await self.find(prompt)
         one.restore = found.restore if found is not None else None
         if boundary is not None:
-            one.saving = self.cache.saving(boundary, found)
+            one.saving = self.cache.saving(boundary, found, self.root, session_key)
             assert one.saving is not None
         answers = await asyncio.to_thread(self.engine.run, one)
         assert answers["one"] == greedy(self.model, list(prompt), TOKENS)
         outcome = self.engine.outcomes["one"]
         before = self.process.store.counts["sealed"]
         for saved in outcome.saved:
-            self.cache.publish(saved, self.root, session_key)
+            self.cache.publish(saved)
         await until(lambda: self.process.store.counts["sealed"] == before + len(outcome.saved))
         return outcome.restored
 
@@ -191,8 +191,8 @@ async def test_what_cannot_be_staged_whole_is_not_saved(benches: Sequence[Bench]
         state_bytes=lambda tokens: tokens << 20,
     )
     cache = PrefixCache(bench.client, large)
-    assert cache.saving(4, None) is not None
-    assert cache.saving(9, None) is None
+    assert cache.saving(4, None, b"") is not None
+    assert cache.saving(9, None, b"") is None
     await cache.close()
 
 
@@ -222,7 +222,10 @@ async def test_where_no_block_has_them_a_state_s_header_has_its_tokens(
     assert await mine.recall(root, "s") == []  # it is open by now
     staged = one.client.stage(1 << 14)
     assert staged is not None
-    mine.publish(Saved("r", Span("state", 512, (88,)), staged, tokens), root, "s")
+    saving = mine.saving(600, None, root, "s")
+    assert saving is not None
+    handed = saving.account.hand_over(is_state=True, first=512, stop=600, blocks=1)
+    mine.publish(Saved("r", Span("state", 512, (88,)), staged, tokens, saving, handed))
     await mine.settled()
     assert await other.recall(root, "s") == [tokens]
     longer = tokens + bytes(4)

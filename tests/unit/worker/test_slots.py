@@ -33,7 +33,7 @@ def test_a_parked_row_keeps_its_seat_until_it_is_resumed_or_cleared() -> None:
     assert [(row.slot, row.tokens) for row in slots.parked] == [(0, [1, 5]), (1, [1, 5])]
     assert slots.free == 0
     again = request("c")
-    assert slots.resume(again, 1) == again.slot == 1
+    assert slots.resume(again, 1).slot == again.slot == 1
     slots.clear(0)
     assert (slots.free, slots.parked, slots.seated) == (1, [], [again])
     slots.check()
