@@ -150,7 +150,7 @@ class Folder:
         self.files.full_sync(self._fd)
 
     def ensure(self, path: Path) -> int:
-        """Make a folder if it is missing, durably.
+        """Make a folder if it is missing; durably, also if who made it died before it was.
 
         Returns:
             Bytes that it takes on the disk; 0 if it was there.
@@ -163,9 +163,11 @@ class Folder:
         except FileExistsError:
             if not modes.S_ISDIR(self.files.stat(path).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(path)) from None
-            return 0
+            size = 0
+        else:
+            size = on_disk(self.files.stat(path))
         self.files.fsync_dir(path.parent)
-        return on_disk(self.files.stat(path))
+        return size
 
     def read_namespace(self, folder: Path) -> tuple[bytes, Identity] | None:
         """Read which namespace a folder is of; None if it does not tell."""

@@ -8,6 +8,7 @@ nothing is removed for want of room.
 import logging
 import re
 import stat as modes
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,9 +67,27 @@ def recover(folder: Folder, index: Index) -> Survey:
     """
     rows = index.entries()
     found = survey(folder, rows if index.is_trusted else {})
+    sync_names(folder, found, rows)
     put_in_order(folder, found)
     index.mend(rows, found.entries)
     return found
+
+
+def sync_names(folder: Folder, found: Survey, rows: Collection[str]) -> None:
+    """Make durable the names that somebody gave and, killed, did not: all are promised now.
+
+    An object that has a row in the index has had its name synced.
+    """
+    new = [entry.object for object_id, entry in found.entries.items() if object_id not in rows]
+    fans = {folder.object(stored.root, stored.id).parent for stored in new}
+    namespaces = {folder.namespace(name) for name in found.namespaces} | {
+        fan.parent for fan in fans
+    }
+    try:
+        for path in (*fans, *namespaces, folder.namespaces):
+            folder.files.fsync_dir(path)
+    except OSError as error:
+        log.warning("could not sync the cache store's folder", extra=facts(error=error))
 
 
 def put_in_order(folder: Folder, found: Survey) -> None:
