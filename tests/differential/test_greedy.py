@@ -53,41 +53,6 @@ def test_b011_alone_equals_mlx_lm(engine: InProcessEngine, oracle: dict[str, lis
         assert engine.run(request(name, prompt, max_tokens=24))[name] == oracle[name]
 
 
-def test_b012_rows_of_all_lengths_equal_each_alone(
-    engine: InProcessEngine, oracle: dict[str, list[int]]
-) -> None:
-    together = [request(name, prompt, max_tokens=24) for name, prompt in prompts().items()]
-    assert engine.run(*together) == oracle
-
-
-def test_b012_x3_rows_that_join_and_leave_equal_each_alone(
-    engine: InProcessEngine, oracle: dict[str, list[int]]
-) -> None:
-    waiting = [request(name, prompt, max_tokens=24) for name, prompt in prompts().items()]
-    first, *later = waiting
-    ended_early = request("short", [9, 8, 7], max_tokens=5)
-    for step, one in zip((3, 4, 5, 9, 13, 14, 20), later, strict=True):
-        engine.at_step[step] = lambda one=one: engine.submit(one)
-    engine.submit(first, ended_early)
-    engine.until(lambda: len(engine.outcomes) == len(waiting) + 1)
-    outcomes = engine.finished()
-    assert {name: outcomes[name].tokens for name in oracle} == oracle
-
-
-@pytest.mark.parametrize("step", [2, 6, 11, 15])
-def test_b012_a_row_cancelled_midway_changes_no_other(
-    engine: InProcessEngine, oracle: dict[str, list[int]], step: int
-) -> None:
-    together = [request(name, prompt, max_tokens=24) for name, prompt in prompts().items()]
-    engine.at_step[step] = lambda: engine.engine.cancel("7 tokens")
-    engine.submit(*together)
-    others = [name for name in oracle if name != "7 tokens"]
-    assert {name: one.tokens for name, one in engine.finished(*others).items()} == {
-        name: oracle[name] for name in others
-    }
-    assert len(engine.outcomes["7 tokens"].tokens) < 24
-
-
 @pytest.mark.parametrize("chunk", [1, 2, 5, 16])
 def test_a_prompt_in_chunks_equals_the_whole(
     model: nn.Module, oracle: dict[str, list[int]], chunk: int

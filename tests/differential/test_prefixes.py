@@ -31,24 +31,8 @@ def random_prompt(length: int, seed: int = 7) -> list[int]:
     return [int(token) for token in np.random.default_rng(seed).integers(0, 256, length)]
 
 
-@pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1])
-def test_b016_the_same_prompt_again_gives_the_same_answer(
-    engine: InProcessEngine, model: nn.Module, length: int
-) -> None:
-    prompt = random_prompt(length)
-    can_go_back = all(layer.kind != "recurrent" for layer in layer_caches(model))
-    expected = greedy(model, prompt, 4)
-    for name in ("once", "twice", "thrice"):
-        assert engine.run(request(name, prompt, max_tokens=4, scope=SCOPE))[name] == expected
-    together = [request(f"copy {n}", prompt, max_tokens=4, scope=SCOPE) for n in range(4)]
-    assert set(map(tuple, engine.run(*together).values())) == {tuple(expected)}
-    reused = [engine.outcomes[name].parked for name in ("twice", "thrice", "copy 0")]
-    # One token is always computed; and a row that went on cannot go back to the prompt's end.
-    assert reused == [length - 1 if length > 1 and can_go_back else 0] * 3
-
-
 @pytest.mark.parametrize("length", [2, 40, BLOCK + 1])
-def test_b020_several_answers_start_from_copies_of_one_prompt(
+def test_several_answers_start_from_copies_of_one_prompt(
     engine: InProcessEngine, model: nn.Module, length: int
 ) -> None:
     prompt = random_prompt(length)
@@ -69,24 +53,3 @@ def test_the_next_turn_goes_on_from_the_row_of_the_last(kind: Kind) -> None:
         got = engine.run(request("next", longer, max_tokens=9, scope=SCOPE))["next"]
         assert got == greedy(model, longer, 9)
         assert engine.outcomes["next"].parked == len(prompt) + len(said) - 1
-
-
-def test_b013_rows_join_one_whose_window_has_wrapped_and_all_are_reused(
-    engine: InProcessEngine, model: nn.Module
-) -> None:
-    prompts = {f"{length} tokens": random_prompt(length, length) for length in (20, 1, 7, 8, 9, 17)}
-    expected = {name: greedy(model, prompt, 24) for name, prompt in prompts.items()}
-    first, *later = [
-        request(name, prompt, max_tokens=24, scope=SCOPE) for name, prompt in prompts.items()
-    ]
-    engine.at_step[6] = lambda: engine.submit(*later)
-    engine.submit(first)
-    engine.until(lambda: len(engine.outcomes) == len(prompts))
-    answers = {name: outcome.tokens for name, outcome in engine.finished().items()}
-    assert answers == expected
-
-    following = {name: [*prompts[name], *answers[name], 5, 6, 7] for name in prompts}
-    turns = [request(name, ids, max_tokens=24, scope=SCOPE) for name, ids in following.items()]
-    assert engine.run(*turns) == {name: greedy(model, following[name], 24) for name in prompts}
-    for name, prompt in prompts.items():
-        assert engine.outcomes[name].parked == len(prompt) + 23

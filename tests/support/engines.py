@@ -100,7 +100,7 @@ class InProcessEngine:
     what is to be done when that step has been delivered: joins and cancels at exact places.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 all that tests choose
         self,
         model: LanguageModel,
         *,
@@ -114,7 +114,6 @@ class InProcessEngine:
         **settings: Any,
     ) -> None:
         self.outcomes: dict[str, Outcome] = {}
-        self.saved: list[Saved] = []  # of parked rows as well
         self.cohorts: list[Cohort] = []
         self.executor: Executor
         self.at_step: dict[int, Callable[[], None]] = {}
@@ -196,10 +195,7 @@ class InProcessEngine:
     def _deliver(self, outputs: Sequence[Output]) -> None:
         with self._changed:
             for output in outputs:
-                if isinstance(output, Saved):
-                    self.saved.append(output)
-                if output.request_id:
-                    self._note(self.outcomes[output.request_id], output)
+                self._note(self.outcomes[output.request_id], output)
             self._changed.notify_all()
         self.step += 1
         if action := self.at_step.pop(self.step, None):
