@@ -114,6 +114,8 @@ class InProcessEngine:
         **settings: Any,
     ) -> None:
         self.outcomes: dict[str, Outcome] = {}
+        self.saved: list[Saved] = []  # of parked rows as well
+        self.on_saved: Callable[[Saved], object] = lambda _: None
         self.cohorts: list[Cohort] = []
         self.executor: Executor
         self.at_step: dict[int, Callable[[], None]] = {}
@@ -195,7 +197,11 @@ class InProcessEngine:
     def _deliver(self, outputs: Sequence[Output]) -> None:
         with self._changed:
             for output in outputs:
-                self._note(self.outcomes[output.request_id], output)
+                if isinstance(output, Saved):
+                    self.saved.append(output)
+                    self.on_saved(output)
+                if output.request_id:
+                    self._note(self.outcomes[output.request_id], output)
             self._changed.notify_all()
         self.step += 1
         if action := self.at_step.pop(self.step, None):
