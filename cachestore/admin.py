@@ -1,8 +1,10 @@
 """What an administrator asks of a store: why a prompt hits or not, pins, eviction, proof."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 from bramley.cachestore import keys
@@ -13,6 +15,10 @@ from bramley.cachestore.matching import Query
 from bramley.cachestore.objects import BLOCK
 from bramley.cachestore.store import Store
 from bramley.cachestore.wire import tier_bytes
+from bramley.common.errors import InvalidRequest, Overloaded
+
+PIN_S_MAX = 86_400.0
+PIN_SHARE = 0.25  # of the RAM tier: what is pinned may all be there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +37,61 @@ class Explanation:
     first_differing_block: int = 0
     mismatched_fields: Sequence[str] = ()
     missing_groups: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """How much is pinned.
+
+    Attributes:
+        count: of the objects that were asked for.
+        size: of all that are pinned.
+        limit: of that.
+    """
+
+    count: int
+    size: int
+    limit: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evicted:
+    """How many objects went, and how many stayed because of what."""
+
+    evicted: int = 0
+    size: int = 0
+    held: int = 0
+    pinned: int = 0
+    followed: int = 0
+
+
+@dataclass(frozen=True)
+class KnownNamespace:
+    """A namespace, and what there is of it."""
+
+    root: bytes
+    identity: Identity | None
+    objects: int
+    size: int
+
+
+@dataclass(kw_only=True)
+class Scrubbed:
+    """What a scrub found.
+
+    Attributes:
+        objects: that were proved.
+        size: of those.
+        damaged: ids of those that did not stand it.
+        total: of all that there are to prove.
+        last: to go on after; empty once all were proved.
+    """
+
+    objects: int = 0
+    size: int = 0
+    damaged: list[str] = field(default_factory=list[str])
+    total: int = 0
+    last: str = ""
 
 
 def explain(store: Store, identity: Identity, chains: bytes, token_ids_le: bytes) -> Explanation:
@@ -69,11 +130,55 @@ def _explain_namespace(store: Store, identity: Identity) -> Explanation:
     return Explanation(words=words, mismatched_fields=fields)
 
 
-def pin(entries: Iterable[Entry], until_s: float) -> int:
-    """Keep objects from being evicted until then, on the monotonic clock: how many."""
-    count = 0
+def pin(store: Store, entries: Sequence[Entry], now_s: float, seconds: float) -> Pinned:
+    """Keep objects from being evicted for a while.
+
+    Returns:
+        How much is pinned now.
+
+    Raises:
+        InvalidRequest: for too long.
+        Overloaded: together with what is pinned already they are too many; none is pinned then.
+    """
+    if not 0 < seconds <= PIN_S_MAX:
+        raise InvalidRequest("ttl", f"a pin lasts {PIN_S_MAX:.0f} s at most, and more than 0")
+    everything = store.tiers.catalogue.entries.values()
+    wanted = {one.id for one in entries}
+    pinned = [one for one in everything if one.id in wanted or one.pinned_until_s > now_s]
+    size = sum(one.object.payload_bytes for one in pinned)
+    limit = int(store.tiers.memory.arena.budget * PIN_SHARE)
+    if size > limit:
+        raise Overloaded(
+            f"{size} bytes would be pinned, and {limit} may be: {PIN_SHARE:.0%} of the RAM tier",
+            reason="PINS_FULL",
+            facts={"bytes": size, "limit": limit},
+        )
     for entry in entries:
-        entry.pinned_until_s = until_s
+        entry.pinned_until_s = now_s + seconds
+    return Pinned(len(entries), size, limit)
+
+
+def unpin(entries: Sequence[Entry]) -> int:
+    """Let objects be evicted again: how many were given."""
+    for entry in entries:
+        entry.pinned_until_s = 0.0
+    return len(entries)
+
+
+def unique_characters(ids: Sequence[str], at: int) -> int:
+    """How many leading characters tell an id from all others.
+
+    Args:
+        ids: all, sorted.
+        at: which of them.
+
+    Returns:
+        All of its characters at most.
+    """
+    own = ids[at]
+    beside = [ids[near] for near in (at - 1, at + 1) if 0 <= near < len(ids)]
+    count = 1
+    while count < len(own) and any(other.startswith(own[:count]) for other in beside):
         count += 1
     return count
 
@@ -84,22 +189,69 @@ def known(store: Store, object_ids: Iterable[str]) -> list[Entry]:
     return [entries[object_id] for object_id in object_ids if object_id in entries]
 
 
-def evict(store: Store, entries: Sequence[Entry]) -> tuple[int, int]:
-    """Remove objects that nobody holds and nothing but each other follows from.
+def evict(store: Store, entries: Sequence[Entry], now_s: float) -> Evicted:
+    """Remove objects that nobody holds, no pin keeps, and nothing but each other follows from.
 
     Returns:
-        How many went, and their bytes.
+        What went, and why the rest did not.
     """
-    count = size = 0
+    done: Counter[str] = Counter()
     deepest_first = sorted(entries, key=lambda entry: entry.end_token, reverse=True)
     for entry in sorted(deepest_first, key=lambda entry: entry.object.kind == "extent"):
-        is_held = entry.holds or store.leases.is_pinned(entry.id)
-        if is_held or not store.tiers.catalogue.is_leaf(entry):
-            continue
-        store.tiers.discard(entry, "evicted_clean")
-        store.counts["evicted_by_hand"] += 1
-        count, size = count + 1, size + entry.object.payload_bytes
-    return count, size
+        if entry.holds or store.leases.is_pinned(entry.id):
+            done["held"] += 1
+        elif entry.pinned_until_s > now_s:
+            done["pinned"] += 1
+        elif not store.tiers.catalogue.is_leaf(entry):
+            done["followed"] += 1
+        else:
+            store.tiers.discard(entry, "evicted_clean")
+            store.counts["evicted_by_hand"] += 1
+            done["evicted"] += 1
+            done["size"] += entry.object.payload_bytes
+    return Evicted(**done)
+
+
+def namespaces(store: Store) -> list[KnownNamespace]:
+    """Say what there is of each namespace, opened or only stored."""
+    disk = store.tiers.disk
+    identities: dict[bytes, Identity] = dict(disk.namespaces()) if disk is not None else {}
+    identities |= {root: one.identity for root, one in store.namespaces.items()}
+    objects, size = Counter[bytes](), Counter[bytes]()
+    for entry in store.tiers.catalogue.entries.values():
+        objects[entry.object.root] += 1
+        size[entry.object.root] += entry.object.payload_bytes
+    return [
+        KnownNamespace(root, identities.get(root), objects[root], size[root])
+        for root in sorted(identities.keys() | objects.keys())
+    ]
+
+
+async def scrub(store: Store, after: str, limit: int, *, files_only: bool) -> Scrubbed:
+    """Prove objects in the order of their ids; damaged ones are quarantined.
+
+    Args:
+        store: whose they are.
+        after: an id; those up to it are not proved.
+        limit: of how many; 0 for all.
+        files_only: whether what is in RAM is not looked at.
+
+    Returns:
+        What was found.
+    """
+    catalogue = store.tiers.catalogue
+    everything = catalogue.disk if files_only else catalogue.entries
+    ids = sorted(one for one in everything if one > after)
+    chosen = ids[: limit or len(ids)]
+    done = Scrubbed(total=len(everything), last=chosen[-1] if len(chosen) < len(ids) else "")
+    for entry in known(store, chosen):
+        with _leased(store, entry):
+            proving = store.tiers.prove_file(entry) if files_only else _is_whole(store, entry)
+            if not await proving:
+                done.damaged.append(entry.id)
+            done.objects += 1
+            done.size += entry.object.payload_bytes
+    return done
 
 
 async def verify(store: Store, entries: Iterable[Entry]) -> list[str]:
@@ -110,13 +262,19 @@ async def verify(store: Store, entries: Iterable[Entry]) -> list[str]:
     """
     damaged: list[str] = []
     for entry in entries:
-        lease = store.leases.read("", [entry.id], float("inf"))
-        try:
+        with _leased(store, entry):
             if not await _is_whole(store, entry):
                 damaged.append(entry.id)
-        finally:
-            store.release(lease.id)
     return damaged
+
+
+@contextmanager
+def _leased(store: Store, entry: Entry) -> Generator[None]:
+    lease = store.leases.read("", [entry.id], float("inf"))
+    try:
+        yield
+    finally:
+        store.release(lease.id)
 
 
 async def _is_whole(store: Store, entry: Entry) -> bool:

@@ -1,21 +1,26 @@
 """CacheStoreService: messages in, steps of the store, answers out. Nothing is decided here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import suppress
-from time import monotonic
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing, suppress
+from time import monotonic, time
 from typing import Any, TypeVar
 
 import grpc
 
 from bramley.cachestore import admin, wire
+from bramley.cachestore.closed import Closed
 from bramley.cachestore.events import Event
+from bramley.cachestore.files import Files
 from bramley.cachestore.leases import ReadLease, WriteLease
 from bramley.cachestore.matching import Query
+from bramley.cachestore.pack import absolute, pack
 from bramley.cachestore.passing import Connection, DataSocket
 from bramley.cachestore.recall import recall
 from bramley.cachestore.segments import Segment
 from bramley.cachestore.store import Existing, Refused, Seal, Store
+from bramley.cachestore.unpack import unpack
 from bramley.common.errors import (
     BramleyError,
     InvalidRequest,
@@ -57,6 +62,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
         self._data = data
         self._hello = hello
         self._flush = flush
+        self._closed = Closed(store.tiers.catalogue)
 
     async def Hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloResponse:
         """Agree on a version and a transport."""
@@ -280,8 +286,8 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
     async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:
         """Tell what was said in one."""
         namespace = self._store.namespace(request.root)
-        catalogue = self._store.tiers.catalogue
-        found = recall(catalogue, namespace, request.session_key, request.limit)
+        said = self._closed.since(request.root, request.session_key)
+        found = recall(said, namespace, request.session_key, request.limit)
         return pb.RecallResponse(
             sequences=[
                 pb.RecallResponse.Sequence(
@@ -294,8 +300,10 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
     async def CloseSession(
         self, request: pb.CacheStoreServiceCloseSessionRequest, context: Context
     ) -> pb.CacheStoreServiceCloseSessionResponse:
-        """Protect it no longer."""
-        found = self._store.tiers.sessions.close(request.root, request.session_key)
+        """Protect it no longer, and forget what was said in it."""
+        was_open = self._store.tiers.sessions.close(request.root, request.session_key)
+        was_stored = self._closed.close(request.root, request.session_key, time())
+        found = was_open or was_stored
         return pb.CacheStoreServiceCloseSessionResponse(found=found)
 
     # Administration
@@ -303,11 +311,45 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
     async def List(self, request: pb.ListRequest, context: Context) -> pb.ListResponse:
         """Describe objects, by id."""
         entries = self._entries(request.root)
-        after = sorted(one.id for one in entries if one.id > request.after_object_id)
+        session, begins = request.session_key, request.object_id_prefix
+        after = sorted(
+            one.id
+            for one in entries
+            if one.id > request.after_object_id
+            and one.id.startswith(begins)
+            and session in {"", one.object.session_key}
+        )
         shown = after[: min(request.limit or LIST_MAX, LIST_MAX)]
+        return pb.ListResponse(objects=self._described(shown))
+
+    def _described(self, ids: Sequence[str]) -> list[pb.StoredObject]:
+        everything = sorted(self._store.tiers.catalogue.entries)
         now_s = monotonic()
-        found = admin.known(self._store, shown)
-        return pb.ListResponse(objects=[wire.stored_object(entry, now_s) for entry in found])
+        described: list[pb.StoredObject] = []
+        for entry in admin.known(self._store, ids):
+            one = wire.stored_object(entry, now_s)
+            at = bisect_left(everything, entry.id)
+            one.unique_characters = admin.unique_characters(everything, at)
+            described.append(one)
+        return described
+
+    async def ListNamespaces(
+        self, request: pb.ListNamespacesRequest, context: Context
+    ) -> pb.ListNamespacesResponse:
+        """Describe namespaces."""
+        found = admin.namespaces(self._store)
+        return pb.ListNamespacesResponse(
+            namespaces=[
+                wire.namespace(
+                    one.root,
+                    one.identity,
+                    objects=one.objects,
+                    size=one.size,
+                    is_open=one.root in self._store.namespaces,
+                )
+                for one in found
+            ]
+        )
 
     def _entries(self, root: bytes) -> list[Any]:
         entries = self._store.tiers.catalogue.entries.values()
@@ -330,20 +372,29 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
         """Keep objects for a while."""
         seconds = to_seconds(request.ttl) if request.HasField("ttl") else PIN_S
         entries = admin.known(self._store, request.object_ids)
-        return pb.PinResponse(pinned=admin.pin(entries, monotonic() + seconds))
+        done = admin.pin(self._store, entries, monotonic(), seconds)
+        return pb.PinResponse(
+            pinned=done.count, pinned_bytes=done.size, pinned_bytes_max=done.limit
+        )
 
     async def Unpin(self, request: pb.UnpinRequest, context: Context) -> pb.UnpinResponse:
         """Let objects go again."""
         entries = admin.known(self._store, request.object_ids)
-        return pb.UnpinResponse(unpinned=admin.pin(entries, 0.0))
+        return pb.UnpinResponse(unpinned=admin.unpin(entries))
 
     async def Evict(self, request: pb.EvictRequest, context: Context) -> pb.EvictResponse:
         """Remove objects, or all of a namespace."""
         entries = admin.known(self._store, request.object_ids)
         if request.root:
             entries = self._entries(request.root)
-        evicted, size = admin.evict(self._store, entries)
-        return pb.EvictResponse(evicted=evicted, bytes=size)
+        done = admin.evict(self._store, entries, monotonic())
+        return pb.EvictResponse(
+            evicted=done.evicted,
+            bytes=done.size,
+            held=done.held,
+            pinned=done.pinned,
+            followed=done.followed,
+        )
 
     async def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyResponse:
         """Prove objects."""
@@ -352,14 +403,71 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
         return pb.VerifyResponse(corrupt_object_ids=damaged, objects=len(entries))
 
     async def Scrub(self, request: pb.ScrubRequest, context: Context) -> pb.ScrubResponse:
-        """Prove everything."""
-        entries = self._entries(b"")
-        damaged = await self._proved(entries)
-        size = sum(entry.object.payload_bytes for entry in entries)
-        return pb.ScrubResponse(objects=len(entries), bytes=size, corrupt=len(damaged))
+        """Prove everything, in pieces."""
+        scrubbing = admin.scrub(
+            self._store, request.after_object_id, request.limit, files_only=request.files_only
+        )
+        done = await _whole(scrubbing, lambda _: None)
+        return pb.ScrubResponse(
+            objects=done.objects,
+            bytes=done.size,
+            corrupt=len(done.damaged),
+            corrupt_object_ids=done.damaged,
+            last_object_id=done.last,
+            objects_total=done.total,
+        )
 
     async def _proved(self, entries: Sequence[Any]) -> Sequence[str]:
         return await _whole(admin.verify(self._store, entries), lambda _: None)
+
+    async def Export(
+        self, request: pb.ExportRequest, context: Context
+    ) -> AsyncIterator[pb.ExportResponse]:
+        """Write prefixes to a file."""
+        job = pack(self._store, request.object_ids, absolute(request.path), Files())
+        async with aclosing(_steps(job)) as steps:
+            async for at in steps:
+                yield pb.ExportResponse(
+                    objects=at.objects,
+                    bytes=at.size,
+                    objects_total=at.objects_total,
+                    bytes_total=at.size_total,
+                    left_out=at.left_out,
+                )
+
+    async def Import(
+        self, request: pb.ImportRequest, context: Context
+    ) -> AsyncIterator[pb.ImportResponse]:
+        """Take the prefixes of a file in."""
+        job = unpack(self._store, absolute(request.path), Files())
+        async with aclosing(_steps(job)) as steps:
+            async for at in steps:
+                yield pb.ImportResponse(
+                    bytes_proved=at.size_proved,
+                    bytes_total=at.size_total,
+                    objects=at.objects,
+                    bytes=at.size,
+                    skipped=at.skipped,
+                    held=at.held,
+                )
+
+
+async def _steps(job: AsyncGenerator[T]) -> AsyncGenerator[T]:
+    """Go through a job; one whose caller goes away is ended between two of its steps.
+
+    Yields:
+        What the job does.
+    """
+    async with aclosing(job):
+        while True:
+            step = asyncio.ensure_future(anext(job, None))
+            try:
+                at = await asyncio.shield(step)
+            finally:
+                await asyncio.wait([step])
+            if at is None:
+                return
+            yield at
 
 
 async def _whole(step: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> T:

@@ -106,6 +106,7 @@ def promise(entry: Entry) -> pb.Promise.ValueType:
 def stored_object(entry: Entry, now_s: float) -> pb.StoredObject:
     """Describe an object to an administrator."""
     stored = entry.object
+    pin_left_s = entry.pinned_until_s - now_s
     in_ram = [pb.TIER_RAM] if entry.run is not None else []
     return pb.StoredObject(
         object_id=entry.id,
@@ -116,9 +117,24 @@ def stored_object(entry: Entry, now_s: float) -> pb.StoredObject:
         bytes=stored.payload_bytes,
         promise=promise(entry),
         tiers=[*in_ram, *([pb.TIER_SSD] if entry.on_disk else [])],
+        group=stored.group,
         pinned=entry.pinned_until_s > now_s,
+        pin_left=to_duration(pin_left_s) if pin_left_s > 0 else None,
         session_key=stored.session_key,
         idle=to_duration(max(0.0, now_s - entry.used_s)) if entry.used_s else None,
+    )
+
+
+def namespace(
+    root: bytes, value: Identity | None, *, objects: int, size: int, is_open: bool
+) -> pb.StoredNamespace:
+    """Describe a namespace to an administrator."""
+    return pb.StoredNamespace(
+        root=root,
+        identity=None if value is None else identity_message(value),
+        objects=objects,
+        bytes=size,
+        open=is_open,
     )
 
 
