@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _LENGTHS = (11, 2, 1)  # some files treat a row's first token otherwise, or the first few
 _PIECE = 7  # of the longest one; the others are done then, and idle
+_WHOLE = max(_LENGTHS)
 # Of the spread of the scores, how far they may be apart: what rounding makes of other shapes.
 _NEAR, _NEAR_IN_HALF = 1e-3, 0.02
 _NOISE = 4  # times as far as pieces alone are from the whole, in half precision
@@ -39,13 +40,21 @@ def choose_lane(parts: ModelParts, sum_panel: int = 0) -> Lane:
         The first one whose scores are the model's own.
     """
     sequences = [_tokens(length, parts.vocabulary) for length in _LENGTHS]
-    right = [_alone(parts, tokens) for tokens in sequences]
-    bound = _bound(parts, sequences, right)
+    whole = [_alone(parts, tokens, _WHOLE) for tokens in sequences]
+    pieces = [_alone(parts, tokens, _PIECE) for tokens in sequences]
+    bound = _bound(whole, pieces)
     lanes = list(Lane)
     for lane in lanes[lanes.index(parts.best_lane) : -1]:
+        # One row alone is whatever the model makes of it in as many pieces.
+        tried = {_PIECE: pieces, _WHOLE: whole} if lane is Lane.SERIAL else {_PIECE: whole}
         try:
-            scores = _served(parts, sequences, lane, sum_panel)
-            apart = max(map(_distance, scores, right))
+            apart = max(
+                _distance(scores, right)
+                for piece, all_right in tried.items()
+                for scores, right in zip(
+                    _served(parts, sequences, lane, piece, sum_panel), all_right, strict=True
+                )
+            )
         except MODEL_FAULTS as error:
             log.info("a lane is not for this model", extra=facts(lane=lane.value, error=error))
             continue
@@ -59,16 +68,13 @@ def _tokens(count: int, vocabulary: int) -> list[int]:
     return [(7919 * (place + 1) * (count + place) + 13) % vocabulary for place in range(count)]
 
 
-def _bound(
-    parts: ModelParts, sequences: Sequence[Sequence[int]], right: Sequence[mx.array]
-) -> float:
-    if right[0].dtype == mx.float32:
+def _bound(whole: Sequence[mx.array], pieces: Sequence[mx.array]) -> float:
+    if whole[0].dtype == mx.float32:
         return _NEAR
-    pieces = [_alone(parts, tokens, _PIECE) for tokens in sequences]
-    return max(_NEAR_IN_HALF, _NOISE * max(map(_distance, pieces, right)))
+    return max(_NEAR_IN_HALF, _NOISE * max(map(_distance, pieces, whole)))
 
 
-def _alone(parts: ModelParts, tokens: Sequence[int], piece: int = max(_LENGTHS)) -> mx.array:
+def _alone(parts: ModelParts, tokens: Sequence[int], piece: int) -> mx.array:
     """Scores after a sequence, its last token a step of its own, (V,)."""
     caches = parts.own_caches()
     for (part,) in _pieces([list(tokens[:-1])], piece):
@@ -79,13 +85,11 @@ def _alone(parts: ModelParts, tokens: Sequence[int], piece: int = max(_LENGTHS))
 
 
 def _served(
-    parts: ModelParts, sequences: Sequence[Sequence[int]], lane: Lane, sum_panel: int
+    parts: ModelParts, sequences: Sequence[Sequence[int]], lane: Lane, piece: int, sum_panel: int
 ) -> list[mx.array]:
     if lane is Lane.SERIAL and len(sequences) > 1:
-        served = [_served(parts, [tokens], lane, sum_panel) for tokens in sequences]
+        served = [_served(parts, [tokens], lane, piece, sum_panel) for tokens in sequences]
         return [scores for (scores,) in served]
-    # One row alone is whatever the model makes of it in as many pieces.
-    piece = _PIECE if lane is not Lane.SERIAL else max(_LENGTHS)
     table = RowTable(sum_panel=sum_panel)
     states = build_states(table, parts.layers)
     cohort = Cohort(table, states, lambda: model_caches(states, parts.layers))
