@@ -58,6 +58,7 @@ class Disk:
         self._namespaces = dict(found.namespaces)
         self._used = {key: at_s for key, at_s in index.used().items() if key in self._entries}
         self._bytes = bytes_on_disk(folder, folder.path) - self._index_bytes()
+        self._index_size = self._index_bytes()
         self._made: set[Path] = set()
         self._numbers = itertools.count()
 
@@ -104,6 +105,7 @@ class Disk:
                 raise DiskFull(error.errno, error.strerror, error.filename) from error
             raise
         self._index.put(entry)
+        self._index_size = self._index_bytes()
         with self._lock:
             self._entries[stored.id] = entry
 
@@ -186,15 +188,14 @@ class Disk:
         path = self._folder.object(entry.object.root, object_id)
         read_parts(self._files, path, entry, (first_part, last_part), target)
 
-    def prove(self, object_id: str) -> None:
-        """Read all of an object, part by part, and prove it; raises as ``read_into`` does."""
+    def prove(self, object_id: str, number: int) -> None:
+        """Read one part of an object and prove it; raises as ``read_into`` does."""
         with self._lock:
             entry = self._entries.get(object_id)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, "no such object", object_id)
-        for number, part in enumerate(entry.object.parts):
-            target = memoryview(bytearray(padded(part.nbytes)))
-            self.read_into(object_id, number, number, target)
+        target = memoryview(bytearray(padded(entry.object.parts[number].nbytes)))
+        self.read_into(object_id, number, number, target)
 
     def remove(self, object_id: str) -> None:
         """Remove an object; nothing happens if it is not there.
@@ -203,11 +204,17 @@ class Disk:
             OSError: its file could not be removed, and comes back at the next start.
         """
         path = self._forget(object_id)
-        if path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                size = on_disk(self._files.stat(path))
-                self._files.unlink(path)
-                self._count(-size)
+        if path is None:
+            return
+        try:
+            size = on_disk(self._files.stat(path))
+            self._files.unlink(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.warning("could not remove a file", extra=facts(file=path, error=error))
+            raise
+        self._count(-size)
 
     def quarantine(self, object_id: str) -> None:
         """Take a damaged object out of use at once, and keep its file apart for a while."""
@@ -249,6 +256,10 @@ class Disk:
         with self._lock:
             self._namespaces[root] = identity
 
+    def room(self) -> tuple[int, int]:
+        """Bytes of the volume that are free for us, and all that it has."""
+        return self._files.room(self._folder.path)
+
     def namespaces(self) -> dict[bytes, Identity]:
         """Identities by root; a root whose file was lost has objects but is not here."""
         with self._lock:
@@ -256,10 +267,12 @@ class Disk:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the disk that the whole folder takes, quarantine and writes under way too."""
+        """Bytes of the disk that the whole folder takes, quarantine and writes under way too.
+
+        Those of the index are as of the last write. The disk is not asked.
+        """
         with self._lock:
-            counted = self._bytes
-        return counted + self._index_bytes()
+            return self._bytes + self._index_size
 
     def _index_bytes(self) -> int:
         return sum(bytes_on_disk(self._folder, path) for path in self._folder.index_files())
@@ -274,6 +287,7 @@ class Disk:
             used = {object_id: at_s for object_id in object_ids if object_id in self._entries}
             self._used |= used
         self._index.touch(used, at_s)
+        self._index_size = self._index_bytes()
 
     def last_used(self) -> dict[str, float]:
         """When each object was last used, or made, on the wall clock."""
@@ -291,6 +305,7 @@ class Disk:
         """
         self._folder.full_sync()
         self._index.flush()
+        self._index_size = self._index_bytes()
 
     def close(self, *, clean: bool) -> None:
         """Give the folder back; ``clean`` says that nothing was cut short."""

@@ -119,6 +119,11 @@ class Files:
         """Names in a folder, sorted."""
         return sorted(os.listdir(path))
 
+    def room(self, path: Path) -> tuple[int, int]:
+        """Bytes that are free for us on the volume of a path, and all that it has."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
     def stat(self, path: Path) -> os.stat_result:
         """What the file system says of a name, links not followed."""
         return path.lstat()

@@ -37,7 +37,10 @@ COUNTERS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
         "reason",
         {
             reason: f"refused_{reason}"
-            for reason in ("queue_full", "ram_full", "oversize", "parent_missing", "breaker_open")
+            for reason in (
+                *("queue_full", "ram_full", "disk_full", "oversize"),
+                *("parent_missing", "breaker_open"),
+            )
         },
     ),
     (
@@ -66,7 +69,11 @@ GAUGES: tuple[tuple[str, str], ...] = (
     ("ssd_bytes", "Bytes of the disk that the SSD tier takes"),
     ("ssd_budget_bytes", "Bytes of the disk that the SSD tier may take"),
     ("ssd_is_on", "1 if there is an SSD tier"),
-    ("ssd_is_failing", "1 while the disk is left alone because it is full or sick"),
+    (
+        "ssd_is_failing",
+        "1 while the disk is full or sick: writing is left alone, or reads are late",
+    ),
+    ("ssd_late_reads", "Reads that did not end in time, and have not yet"),
     ("sessions", "Sessions whose newest objects leave last"),
     ("pending", "Sealed objects without a file"),
     ("pending_bytes", "Payload of sealed objects without a file"),

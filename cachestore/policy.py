@@ -15,6 +15,24 @@ DEPTH_TOKENS = 16384  # so deep, attention takes about as long as all else
 STATE_TOKENS = 2048  # between two states of a long prompt
 MIB = 1 << 20
 
+HIGH, LOW = 0.9, 0.8  # of the budget: room is made from the one down to the other
+
+
+def shortage(size: int, used: int, budget: int, free: int, floor: int) -> int:
+    """Say how many bytes have to leave before ``size`` more are written.
+
+    Args:
+        size: in bytes, as all of them.
+        used: of the folder.
+        budget: that it may take.
+        free: on the volume.
+        floor: to be left free there.
+
+    Returns:
+        0 if there is room.
+    """
+    return max(0, used + size - budget, size + floor - free)
+
 
 def worth(stored: StoredObject, prefill_rate: float) -> float:
     """Price an object.
@@ -39,20 +57,27 @@ def hits_after(hits: float, idle_s: float) -> float:
 
 
 class Breaker:
-    """Keeps off a disk that is full or sick: for 5 s, then twice as long each time, at most 300."""
+    """Keeps off a disk that is full or sick: for 5 s, then twice as long each time, at most 300.
+
+    Attributes:
+        is_full: whether the last try found no room, rather than a fault.
+    """
 
     def __init__(self) -> None:
+        self.is_full = False
         self._wait_s = 0.0
         self._until_s = 0.0
 
-    def trip(self, now_s: float) -> None:
+    def trip(self, now_s: float, *, is_full: bool) -> None:
         """It failed."""
+        self.is_full = is_full
         self._wait_s = min(max(BREAKER_MIN_S, self._wait_s * 2), BREAKER_MAX_S)
         self._until_s = now_s + self._wait_s
 
     def close(self) -> None:
         """It works."""
         self._wait_s = self._until_s = 0.0
+        self.is_full = False
 
     @property
     def has_tripped(self) -> bool:

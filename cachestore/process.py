@@ -5,7 +5,6 @@ import contextlib
 import logging
 import os
 import secrets
-import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -19,15 +18,17 @@ from prometheus_client import start_http_server
 
 from bramley.cachestore import metrics
 from bramley.cachestore.disk import Disk
+from bramley.cachestore.files import Files
 from bramley.cachestore.leases import Leases
 from bramley.cachestore.namespaces import Namespace
 from bramley.cachestore.passing import DataSocket
 from bramley.cachestore.points import DyingFiles, Points
 from bramley.cachestore.segments import NATIVE, SegmentKind
 from bramley.cachestore.server import PROTOCOL_VERSION, StoreServer
-from bramley.cachestore.settings import StoreSettings, disk_budget, ram_budget
-from bramley.cachestore.spill import Spiller
+from bramley.cachestore.settings import StoreSettings, disk_budget, disk_floor, ram_budget
+from bramley.cachestore.spill import Bounds, Spiller
 from bramley.cachestore.store import Limits, Store
+from bramley.cachestore.threads import Late
 from bramley.cachestore.tiers import Tiers
 from bramley.common.logs import facts
 from bramley.common.rpc import add_health, add_reflection, bind, new_server
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 SERVICE = cachestore_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
 STOP_GRACE_S = 1.0
 FLUSH_S = 120.0
+FLUSH_SHARE = 0.95  # of a caller's time: the rest is for the answer
+SYNC_S = 30.0
 TICK_S = 0.5
 TOUCH_EVERY_S = 5.0
 
@@ -51,6 +54,7 @@ class StoreProcess:
         socket: gRPC target to bind.
         epoch: of this incarnation.
         kind: of shared memory.
+        files: of the SSD tier; those of the operating system, if not given.
 
     Attributes:
         addresses: where it answers, by kind.
@@ -58,13 +62,19 @@ class StoreProcess:
     """
 
     def __init__(
-        self, settings: StoreSettings, socket: str, epoch: int, kind: SegmentKind = NATIVE
+        self,
+        settings: StoreSettings,
+        socket: str,
+        epoch: int,
+        kind: SegmentKind = NATIVE,
+        files: Files | None = None,
     ) -> None:
         self._settings = settings
         self._socket = socket
         self._epoch = epoch
         self._kind: SegmentKind = kind
         self._points = Points(settings.die_at)
+        self._files = DyingFiles(self._points) if settings.die_at else files
         data = Path(socket.removeprefix("unix:")).with_suffix(".data")
         self.addresses = {"socket": socket, "data": str(data)}
         self.store: Store
@@ -79,7 +89,7 @@ class StoreProcess:
         Raises:
             OSError: an address is not to be had.
         """
-        disk = await asyncio.to_thread(self._open_disk)
+        disk, bounds = await asyncio.to_thread(self._open_disk)
         leases = Leases(self._settings.lease_ttl_s, self._epoch)
         ram_bytes = ram_budget(self._settings, psutil.virtual_memory().total)
         tiers = Tiers(ram_bytes, disk, leases, self._kind)
@@ -87,8 +97,7 @@ class StoreProcess:
         namespaces = dict[bytes, Namespace]()
         spiller: Spiller | None = None
         if disk is not None:
-            budget = disk_budget(self._settings, _free_bytes(disk, self._settings.folder))
-            spiller = Spiller(tiers, disk, budget, namespaces, self._points)
+            spiller = Spiller(tiers, disk, bounds, namespaces, self._points)
         limits = Limits(
             queue_bytes=self._settings.write_queue_bytes or ram_bytes // 2,
             oversize=min(ram_bytes, self._settings.staging_bytes),
@@ -105,9 +114,11 @@ class StoreProcess:
             async with self._running(store, data):
                 yield
         finally:
-            tiers.close()
-            if disk is not None:
+            is_done = tiers.close()
+            if disk is not None and is_done:
                 await asyncio.to_thread(disk.close, clean=not tiers.pending)
+            elif disk is not None:
+                log.warning("the disk does not answer, and is left as after a kill")
 
     @asynccontextmanager
     async def _running(self, store: Store, data: DataSocket) -> AsyncGenerator[None]:
@@ -139,15 +150,21 @@ class StoreProcess:
                 for task in running:
                     task.cancel()
 
-    def _open_disk(self) -> Disk | None:
+    def _open_disk(self) -> tuple[Disk | None, Bounds]:
         if not self._settings.folder:
-            return None
-        files = DyingFiles(self._points) if self._settings.die_at else None
+            return None, Bounds(0)
         try:
-            return Disk.open(Path(self._settings.folder), files)
+            disk = Disk.open(Path(self._settings.folder), self._files)
+            free, volume = disk.room()
         except OSError as error:
             log.warning("no SSD tier: RAM only", extra=facts(error=error))
-            return None
+            return None, Bounds(0)
+        budget = disk_budget(self._settings, free + disk.used_bytes)
+        over, found = disk.used_bytes - budget, disk.found.counts()
+        log.info("SSD tier", extra=facts(bytes=disk.used_bytes, budget=budget, **found))
+        if over > 0:  # what leaves, and how soon, is the spiller's affair
+            log.warning("over budget", extra=facts(bytes=over))
+        return disk, Bounds(budget, disk_floor(self._settings, volume))
 
     @asynccontextmanager
     async def _metrics(self, store: Store) -> AsyncGenerator[None]:
@@ -173,30 +190,38 @@ class StoreProcess:
             store.expire(now_s)
             if now_s - noted_s >= TOUCH_EVERY_S:
                 noted_s = now_s
-                await _note_use(store)
+                _note_use(store)
 
-    async def flush(self, root: bytes) -> cachestore_pb2.FlushResponse:
+    async def flush(
+        self, root: bytes, within_s: float | None = None
+    ) -> cachestore_pb2.FlushResponse:
         """Write what is pending and put it on the medium; say what could not be.
 
+        Args:
+            root: of a namespace; empty for all.
+            within_s: longest wait, a moment less; without one, as long as writing takes.
+
         Returns:
-            Of a namespace or of all: what is there, and what was refused or failed since its
-            last flush. What is sealed meanwhile is for the next one.
+            What is there, and what is missing. What is sealed meanwhile is for the next one.
         """
         store, tiers = self.store, self.store.tiers
         waiting = [e for e in tiers.pending.values() if root in {b"", e.object.root}]
-        if store.spiller is not None:
-            await store.spiller.until_written(waiting)
         flushed = True
-        if tiers.disk is not None:
-            try:
-                await tiers.on_disk_thread(tiers.disk.flush)
-            except OSError as error:
-                log.warning("flush failed", extra=facts(error=error))
-                flushed = False
+        try:
+            async with asyncio.timeout(within_s and within_s * FLUSH_SHARE):
+                if store.spiller is not None:
+                    await store.spiller.until_written(waiting)
+                if tiers.disk is not None:
+                    await _sync(tiers, tiers.disk)
+        except OSError as error:  # TimeoutError is one
+            log.warning("flush failed", extra=facts(error=error))
+            flushed = False
         entries = [e for e in tiers.catalogue.entries.values() if root in {b"", e.object.root}]
         answer = cachestore_pb2.FlushResponse(
             pending=sum(e.id in tiers.pending for e in waiting) if tiers.disk else 0,
-            missing=0 if tiers.disk else len(entries),
+            missing=sum(not (e.on_disk or e.id in tiers.pending) for e in entries)
+            if tiers.disk
+            else len(entries),
             failed=_taken(tiers.failed, root),
             refused=_taken(store.refused, root),
             bytes=sum(entry.object.payload_bytes for entry in entries if entry.on_disk),
@@ -208,11 +233,9 @@ class StoreProcess:
 
     async def _finish(self, store: Store) -> None:
         store.is_draining = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_S):
-                answer = await self.flush(b"")
-                log.info("flushed", extra=facts(ok=answer.ok, pending=answer.pending))
-        await _note_use(store)
+        answer = await self.flush(b"", FLUSH_S)
+        log.info("flushed", extra=facts(ok=answer.ok, pending=answer.pending))
+        _note_use(store)
 
 
 def _taken(counts: Counter[bytes], root: bytes) -> int:
@@ -224,14 +247,18 @@ def _taken(counts: Counter[bytes], root: bytes) -> int:
     return total
 
 
-async def _note_use(store: Store) -> None:
-    if store.tiers.disk is not None and store.touched:
+async def _sync(tiers: Tiers, disk: Disk) -> None:
+    if tiers.writes.is_stuck:
+        raise Late
+    await tiers.writes.start(disk.flush).within(SYNC_S, cancel=False)
+
+
+def _note_use(store: Store) -> None:
+    """Have it noted what was used, unless the disk is busy with worse."""
+    tiers = store.tiers
+    if tiers.disk is not None and store.touched and not tiers.writes.is_stuck:
         touched, store.touched = store.touched, set()
-        await store.tiers.on_disk_thread(store.tiers.disk.touch, touched, time.time())
-
-
-def _free_bytes(disk: Disk, folder: str) -> int:
-    return shutil.disk_usage(folder).free + disk.used_bytes
+        tiers.writes.start(tiers.disk.touch, touched, time.time())
 
 
 def publish(addresses: dict[str, str]) -> None:

@@ -14,6 +14,9 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         folder: of the SSD tier; without one there is only the RAM tier.
         ram_bytes: of the RAM tier; 0 takes 10 % of this machine's RAM, 1 to 16 GB.
         disk_bytes: of the SSD tier; 0 takes 10 % of what the disk has free, at most 100 GB.
+        keep_free_bytes: of its volume that are left to others; 0 takes 5 GB or 5 %, whichever is
+            more, but at most 10 %.
+        scrub_bytes_s: how fast idle time is used to prove what is on disk; 0 turns that off.
         staging_bytes: shared memory in which each worker hands over what it stores.
         lease_ttl_s: how long a stopped worker keeps what it reads from leaving.
         write_queue_bytes: of snapshots that may wait for the disk; 0 takes half of the RAM tier.
@@ -24,6 +27,8 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     folder: str = ""
     ram_bytes: Bytes = 0
     disk_bytes: Bytes = 0
+    keep_free_bytes: Bytes = 0
+    scrub_bytes_s: Bytes = 50 << 20
     staging_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 128 << 20
     lease_ttl_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     write_queue_bytes: Bytes = 0
@@ -42,3 +47,9 @@ def ram_budget(settings: StoreSettings, machine_bytes: int) -> int:
 def disk_budget(settings: StoreSettings, free_bytes: int) -> int:
     """Bytes of the SSD tier, where ``free_bytes`` are free or ours already."""
     return settings.disk_bytes or min(free_bytes // 10, 100 * _GB)
+
+
+def disk_floor(settings: StoreSettings, volume_bytes: int) -> int:
+    """Bytes to be left free on a volume of so many."""
+    usual = min(max(5 * _GB, volume_bytes // 20), volume_bytes // 10)
+    return settings.keep_free_bytes or usual

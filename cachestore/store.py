@@ -24,7 +24,7 @@ from bramley.cachestore.objects import BLOCK, EXTENT_BLOCKS_MAX, Part, StoredObj
 from bramley.cachestore.points import Points
 from bramley.cachestore.segments import Segment
 from bramley.cachestore.spill import Spiller
-from bramley.cachestore.tiers import Tiers
+from bramley.cachestore.tiers import READ_WAIT_S, SMOOTHING, Tiers
 from bramley.common.errors import BramleyError, InvalidRequest, NotLoaded, UnknownResource
 from bramley.common.logs import facts
 
@@ -149,6 +149,8 @@ class Store:
     def match(self, query: Query) -> Found:
         """Find the longest prefixes of a request that can be used, and count it."""
         found = self.find(query)
+        if not self.counts["matches"] and self.spiller is not None:
+            self.spiller.wake()
         self.counts["matches"] += 1
         if found.boundaries:
             self.counts["match_hits"] += 1
@@ -166,7 +168,9 @@ class Store:
 
     def restore_s(self, ram_bytes: int, ssd_bytes: int) -> float:
         """Estimate how long reading takes."""
-        return (ram_bytes + ssd_bytes) / self.ram_rate + ssd_bytes / self.tiers.ssd_rate
+        is_sick = ssd_bytes and self.tiers.reads.is_stuck
+        waiting_s = READ_WAIT_S if is_sick else ssd_bytes / self.tiers.ssd_rate
+        return (ram_bytes + ssd_bytes) / self.ram_rate + waiting_s
 
     async def acquire(self, connection: str, root: bytes, object_ids: Sequence[str]) -> ReadLease:
         """Lease objects, and bring them into RAM.
@@ -239,7 +243,7 @@ class Store:
         self._check_queue(wish, size)
         run = await self.tiers.memory.take(size)
         if run is None:
-            raise self._refused(wish, "RAM_FULL", "RAM is full of what is needed", RETRY_AFTER_S)
+            raise self._full(wish)
         self.counts["reserved"] += 1
         return self.leases.write(connection, wish, run, monotonic())
 
@@ -269,6 +273,14 @@ class Store:
             return
         if self.tiers.pending_bytes + size > self._limits.queue_bytes:
             raise self._refused(wish, "QUEUE_FULL", "too much waits for the disk", RETRY_AFTER_S)
+
+    def _full(self, wish: Wish) -> Refused:
+        breaker = self.spiller.breaker if self.spiller is not None else None
+        if breaker is None or not breaker.has_tripped:
+            return self._refused(wish, "RAM_FULL", "RAM is full of what is needed", RETRY_AFTER_S)
+        reason = "DISK_FULL" if breaker.is_full else "BREAKER_OPEN"
+        after_s = max(RETRY_AFTER_S, breaker.remaining_s(monotonic()))
+        return self._refused(wish, reason, "RAM is full, and the disk takes nothing", after_s)
 
     def _refused(
         self, wish: Wish, reason: str, message: str, retry_after_s: float | None = None
@@ -374,7 +386,8 @@ class Store:
             staging, offset = source
             to, start = memory.address(lease.run), staging.address + offset
             checksums = await asyncio.to_thread(copy, target, to, start, sizes)
-            self.ram_rate = stored.payload_bytes / max(monotonic() - started_s, 1e-6)
+            rate = stored.payload_bytes / max(monotonic() - started_s, 1e-6)
+            self.ram_rate += SMOOTHING * (rate - self.ram_rate)
         self._points.reach("seal.copied")
         if checksums != [part.checksum for part in stored.parts]:
             self.counts["corrupt_seals"] += 1
@@ -462,7 +475,8 @@ class Store:
             "ssd_bytes": tiers.disk.used_bytes if tiers.disk is not None else 0,
             "ssd_budget_bytes": self.spiller.budget if self.spiller is not None else 0,
             "ssd_is_on": int(tiers.disk is not None),
-            "ssd_is_failing": int(tiers.is_disk_failing),
+            "ssd_is_failing": int(tiers.is_disk_failing or tiers.reads.late > 0),
+            "ssd_late_reads": tiers.reads.late,
             "sessions": len(tiers.sessions),
             "pending": len(tiers.pending),
             "pending_bytes": tiers.pending_bytes,

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import monotonic
 from typing import TypeVar
 
@@ -19,8 +19,10 @@ from bramley.cachestore.eviction import Order
 from bramley.cachestore.format import Damaged
 from bramley.cachestore.leases import Leases
 from bramley.cachestore.memory import Memory
+from bramley.cachestore.objects import padded
 from bramley.cachestore.segments import NATIVE, SegmentKind
 from bramley.cachestore.sessions import Sessions
+from bramley.cachestore.threads import Lane, Late, Work
 from bramley.common.errors import Overloaded, UnknownResource
 from bramley.common.logs import facts
 
@@ -28,6 +30,10 @@ log = logging.getLogger(__name__)
 
 READERS = 2  # threads that read the disk
 READ_TRIES = 3  # of a file that the disk does not give, until it is not offered any more
+READ_WAIT_S = 2.0  # what a read is given, beside the time at the slowest rate of all that is read
+SLOWEST_RATE = 100e6  # bytes a second
+CLOSE_S = 5.0
+SMOOTHING = 0.2  # share of the newest measurement
 T = TypeVar("T")
 
 
@@ -51,7 +57,9 @@ class Tiers:
         failed: objects of each namespace that never came to the disk, since its last flush.
         events: for the router.
         is_disk_failing: whether writing is suspended; set by the spiller.
-        ssd_rate: bytes a second, as last measured.
+        reads: the threads that read the disk.
+        writes: the one that changes it.
+        ssd_rate: bytes a second, as measured lately.
     """
 
     def __init__(
@@ -74,8 +82,10 @@ class Tiers:
         self.ssd_rate = 1e9
         self._retired: list[tuple[Entry, Run]] = []
         self._loading: dict[str, asyncio.Task[None]] = {}
-        self._writer = ThreadPoolExecutor(1, "disk-writer")
-        self._readers = ThreadPoolExecutor(READERS, "disk-reader")
+        self._late: set[str] = set()  # objects that a thread still reads, for nobody
+        self._reading_bytes = 0
+        self.writes = Lane(1, "disk-writer")
+        self.reads = Lane(READERS, "disk-reader")
 
     def recover(self) -> None:
         """Take in what the disk holds."""
@@ -123,7 +133,7 @@ class Tiers:
             if is_free and tail.on_disk == on_disk:
                 self.discard(tail, "superseded")
 
-    def discard(self, entry: Entry, fate: Fate) -> "asyncio.Future[None] | None":
+    def discard(self, entry: Entry, fate: Fate) -> Work[None] | None:
         """Forget an object in both tiers.
 
         Args:
@@ -131,7 +141,7 @@ class Tiers:
             fate: if it never came to the disk.
 
         Returns:
-            What is done when its file is removed, if it has one.
+            The removal of its file, if it has one.
         """
         assert self.disk is not None or not entry.on_disk
         removal = None
@@ -145,7 +155,7 @@ class Tiers:
         log.warning("damaged", extra=facts(object=entry.id, tokens=entry.object.tokens))
         self.counts["corrupt"] += 1
         if entry.on_disk and self.disk is not None:
-            self.on_disk_thread(self.disk.quarantine, entry.id).add_done_callback(_log_error)
+            self.writes.start(self.disk.quarantine, entry.id)
         self._forget(entry, "failed")
 
     def _forget(self, entry: Entry, fate: Fate) -> None:
@@ -180,7 +190,7 @@ class Tiers:
         """Have an object's bytes in RAM; the caller holds it by a lease.
 
         Raises:
-            Overloaded: there is no room for it.
+            Overloaded: there is no room for it, or the disk does not answer in time.
             UnknownResource: it turned out to be damaged, or was discarded.
         """
         while entry.run is None:
@@ -195,26 +205,19 @@ class Tiers:
         stored = entry.object
         if self.disk is None or not entry.on_disk:
             raise UnknownResource("object", entry.id)
+        if self.reads.is_stuck or entry.id in self._late:
+            raise self._late_read()
         run = await self.memory.take(stored.payload_bytes)
         if run is None:
             raise Overloaded("no room in RAM", reason="RAM_FULL", retry_after_s=1.0)
         entry.holds += 1
         try:
-            target = self.memory.view(run)[: stored.payload_bytes]
-            started_s = monotonic()
-            loop = asyncio.get_running_loop()
-            last = len(stored.parts) - 1
-            await loop.run_in_executor(
-                self._readers, self.disk.read_into, entry.id, 0, last, target
-            )
-            self.ssd_rate = len(target) / max(monotonic() - started_s, 1e-6)
+            await self._read(entry, run)
+        except Late as late:
+            raise self._late_read() from late
         except OSError as error:
-            self.memory.give(run)
             self._read_failed(entry, error)
             raise UnknownResource("object", entry.id) from error
-        except BaseException:
-            self.memory.give(run)
-            raise
         finally:
             entry.holds -= 1
             self.free_retired()
@@ -225,6 +228,33 @@ class Tiers:
         self.counts["loaded"] += 1
         self.events.add(stored, "ram")
 
+    async def _read(self, entry: Entry, run: Run) -> None:
+        """Read an object into a run; if that fails, the run is given back once it is over."""
+        assert self.disk is not None
+        size, last = entry.object.payload_bytes, len(entry.object.parts) - 1
+        target = self.memory.view(run)[:size]
+        started_s = monotonic()
+        work = self.reads.start(self.disk.read_into, entry.id, 0, last, target)
+        self._reading_bytes += size
+        try:
+            await work.within(READ_WAIT_S + self._reading_bytes / SLOWEST_RATE)
+        except BaseException:
+            self._late.add(entry.id)
+            work.when_ended(partial(self._read_ended, entry.id, run))
+            raise
+        finally:
+            self._reading_bytes -= size
+        rate = size / max(monotonic() - started_s, 1e-6)
+        self.ssd_rate += SMOOTHING * (rate - self.ssd_rate)
+
+    def _read_ended(self, object_id: str, run: Run) -> None:
+        self._late.discard(object_id)
+        self.memory.give(run)
+
+    def _late_read(self) -> Overloaded:
+        self.counts["late_reads"] += 1
+        return Overloaded("the disk does not answer", reason="DISK_LATE", retry_after_s=1.0)
+
     def _read_failed(self, entry: Entry, error: OSError) -> None:
         """Quarantine what is damaged, and what the disk does not give however often."""
         log.warning("unreadable", extra=facts(object=entry.id, error=error))
@@ -234,33 +264,69 @@ class Tiers:
             self.quarantine(entry)
 
     async def prove_file(self, entry: Entry) -> bool:
-        """Whether the object's file can be read and has its checksums; the caller leases it."""
-        assert self.disk is not None
-        loop = asyncio.get_running_loop()
+        """Read an object's file and compare its checksums; the caller holds or leases it.
+
+        Returns:
+            False if it is damaged, and nobody is served from it any more.
+
+        Raises:
+            Overloaded: the disk does not answer in time.
+        """
+        return all([await self.prove_part(entry, at) for at in range(len(entry.object.parts))])
+
+    async def prove_part(self, entry: Entry, number: int) -> bool:
+        """Prove one part, if the object still has a file; as ``prove_file`` does.
+
+        Returns:
+            False if it is damaged.
+
+        Raises:
+            Overloaded: the disk does not answer in time.
+        """
+        if self.disk is None or not entry.on_disk:
+            return entry.id in self.catalogue.entries
+        if self.reads.is_stuck:
+            raise self._late_read()
+        size = padded(entry.object.parts[number].nbytes)
+        work = self.reads.start(self.disk.prove, entry.id, number)
+        self._reading_bytes += size
         try:
-            await loop.run_in_executor(self._readers, self.disk.prove, entry.id)
+            await work.within(READ_WAIT_S + self._reading_bytes / SLOWEST_RATE)
+        except Late as late:
+            raise self._late_read() from late
         except OSError as error:
             if entry.on_disk:
                 self._read_failed(entry, error)
             return not entry.on_disk and entry.id in self.catalogue.entries
+        finally:
+            self._reading_bytes -= size
         return True
 
-    def remove_file(self, object_id: str) -> "asyncio.Future[None]":
+    def remove_file(self, object_id: str) -> Work[None]:
         """Remove an object's file, in the background."""
         assert self.disk is not None
-        removal = self.on_disk_thread(self.disk.remove, object_id)
-        removal.add_done_callback(_log_error)
-        return removal
+        return self.writes.start(self.disk.remove, object_id)
 
-    def on_disk_thread(self, call: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-        """Run what changes the disk, one at a time and in order."""
-        return asyncio.get_running_loop().run_in_executor(self._writer, call, *arguments)
+    async def on_disk_thread(self, call: Callable[..., T], *arguments: object) -> T:
+        """Run what changes the disk, one at a time and in order.
 
-    def close(self) -> None:
-        """Give up the threads and the memory."""
-        self._readers.shutdown()
-        self._writer.shutdown()
+        Returns:
+            What the call returned.
+
+        Raises:
+            Late: the disk takes nothing now.
+            OSError: as the call does.
+        """
+        if self.writes.is_stuck:
+            raise Late
+        return await self.writes.start(call, *arguments).whole()
+
+    def close(self) -> bool:
+        """Give up the threads and the memory; says whether all that was begun is done."""
+        self.reads.close(CLOSE_S)
+        is_done = self.writes.close(CLOSE_S)
         self.memory.close()
+        return is_done
 
     def is_free(self, entry: Entry) -> bool:
         """Whether nobody holds an object: no task, reader or administrator."""
@@ -296,8 +362,3 @@ class Tiers:
         assert self.pending_bytes == sum(
             entry.object.payload_bytes for entry in self.pending.values()
         )
-
-
-def _log_error(done: "asyncio.Future[None]") -> None:
-    if not done.cancelled() and (error := done.exception()) is not None:
-        log.warning("the disk refused", extra=facts(error=error))

@@ -17,6 +17,7 @@ import msgspec
 from bramley.cachestore import keys
 from bramley.cachestore.client import StoreClient
 from bramley.cachestore.exchange import Match, Published, Refusal, Snapshot
+from bramley.cachestore.files import Files
 from bramley.cachestore.keys import Identity
 from bramley.cachestore.matching import Group
 from bramley.cachestore.objects import BLOCK, padded
@@ -33,6 +34,7 @@ PART_BYTES = 20_000  # not a multiple of ALIGN
 def settings(**values: object) -> StoreSettings:
     """Settings of a small store."""
     small = {"ram_bytes": 64 << 20, "staging_bytes": 8 << 20, "disk_bytes": 1 << 30}
+    small |= {"keep_free_bytes": 1, "scrub_bytes_s": 0}
     return msgspec.convert({**small, **values}, StoreSettings)
 
 
@@ -235,12 +237,15 @@ async def worker(
 
 @asynccontextmanager
 async def local_store(
-    chosen: StoreSettings, kind: SegmentKind = NATIVE, epoch: int = 1
+    chosen: StoreSettings,
+    kind: SegmentKind = NATIVE,
+    epoch: int = 1,
+    files: Files | None = None,
 ) -> AsyncGenerator[tuple[StoreProcess, str]]:
     """Run a store in this process: it, and its target."""
     with tempfile.TemporaryDirectory(prefix="bramley-") as folder:
         target = f"unix:{folder}/store-{epoch}.sock"
-        process = StoreProcess(chosen, target, epoch, kind)
+        process = StoreProcess(chosen, target, epoch, kind, files)
         async with process.serve():
             publish(process.addresses)
             yield process, f"unix:{folder}/store.sock"

@@ -57,7 +57,7 @@ def test_a_breaker_waits_twice_as_long_each_time() -> None:
     assert not breaker.has_tripped
     waits: list[float] = []
     for _ in range(9):
-        breaker.trip(100.0)
+        breaker.trip(100.0, is_full=False)
         waits.append(breaker.remaining_s(100.0))
     assert waits == [5, 10, 20, 40, 80, 160, BREAKER_MAX_S, BREAKER_MAX_S, BREAKER_MAX_S]
     assert breaker.remaining_s(399.0) == 1.0
@@ -65,7 +65,8 @@ def test_a_breaker_waits_twice_as_long_each_time() -> None:
     assert breaker.has_tripped
     breaker.close()
     assert not breaker.has_tripped
-    breaker.trip(0.0)
+    breaker.trip(0.0, is_full=True)
+    assert breaker.is_full
     assert breaker.remaining_s(0.0) == 5.0
 
 
