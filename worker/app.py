@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2
 from bramley.cachestore.client import StoreClient
 from bramley.common import rpc
 from bramley.common.child import Child, ChildContext
+from bramley.common.logs import facts
 from bramley.common.main import leave, run_child
 from bramley.protos.v1 import worker_pb2, worker_pb2_grpc
 from bramley.worker.board import Board
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 EXIT_BAD_MODEL = 4
 DRAIN_S = 10.0
+SAVE_S = 5.0  # for what the store has refused so far
+STOP_S = 5.0
 STORE_LINK_S = 1.0
 SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 
@@ -66,9 +69,11 @@ async def _serve(blas: Blas, context: ChildContext, settings: WorkerSettings) ->
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S):
             await worker.servicer.drain()
+    if owed := await worker.servicer.save_owed(SAVE_S):
+        log.warning("not all conversations are stored", extra=facts(owed=owed))
     await worker.servicer.close()
     await server.stop(1.0)
-    worker.engine.stop(DRAIN_S)  # or not: it may be inside a long step
+    worker.engine.stop(STOP_S)  # or not: it may be inside a long step
     forget_blas()
 
 
@@ -96,7 +101,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self.loaded: asyncio.Future[Loaded] = self._loop.create_future()
         self.engine = Engine(self._load, settings, self._deliver)
-        self._board = Board(self.engine.counters)
+        self._board = Board(self.engine.counters, store.lookups)
         self.servicer = WorkerServicer(self.engine, self._board, info, store)
 
     # On the engine's thread:
