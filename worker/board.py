@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
 from bramley.protos.v1 import types_pb2, worker_pb2
 from bramley.worker.engine.counters import Counters
@@ -12,8 +13,9 @@ HEARTBEAT_S = 0.5
 class Board:
     """Written and read on the event loop only, but for the engine's own counters."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, lookups: Mapping[str, int]) -> None:
         self._counters = counters
+        self._lookups = lookups
         self._next = asyncio.Event()
         self._version = 0
         self.state: types_pb2.ModelState.ValueType = types_pb2.MODEL_STATE_LOADING
@@ -62,4 +64,9 @@ class Board:
             prefill_rate=self.prefill_rate,
             limits=self.limits,
             revision=self.revision,
+            snapshots_owed=counters.owed,
+            snapshots_stored=counters.stored,
+            snapshots_refused=dict(counters.refused),
+            snapshots_lost=dict(counters.lost),
+            lookups=dict(self._lookups),
         )

@@ -13,7 +13,7 @@ BLOCKS_MAX = 64
 
 # Why something is not stored: as the store says, or because it was not asked.
 NOT_STAGED = "not_staged"  # no room in staging, or no store
-HELD_BACK = "held_back"  # another was refused just before
+HELD_BACK = "held_back"  # what it follows was refused just before
 STATE_GONE = "state_gone"  # the row does not have it any more
 OVERSIZE = "oversize"
 PARENT_MISSING = "parent_missing"
@@ -186,6 +186,7 @@ class Ledger:
         self.is_vain = False
         self._ready_s = 0.0
         self._pauses = 0
+        self._reason = HELD_BACK
 
     def wait_s(self, now_s: float) -> float:
         """How long the store is to be left alone."""
@@ -213,7 +214,7 @@ class Ledger:
             self.refused[outcome.reason] += 1
             account.set_back(handed, outcome)
             self.is_vain = outcome.reason in _LONG
-            self._pause(outcome.after_s, now_s)
+            self._pause(outcome.reason, outcome.after_s, now_s)
             if account.is_given_up:
                 self.lost[outcome.reason] += 1
             elif account.is_gone:
@@ -222,11 +223,11 @@ class Ledger:
     def not_staged(self, account: Account, now_s: float) -> None:
         """Note that there was no room to copy to."""
         account.reason = NOT_STAGED
-        self._pause(0.0, now_s)
+        self._pause(NOT_STAGED, 0.0, now_s)
 
     def hold_back(self, account: Account) -> None:
-        """Note that the store was not asked."""
-        account.reason = HELD_BACK
+        """Note that the store was not asked, for what it had answered others."""
+        account.reason = self._reason
 
     def give_up(self, account: Account, reason: str = "") -> None:
         """Count what an account owes as lost, if anything."""
@@ -244,7 +245,8 @@ class Ledger:
         if account.cut(tokens):
             self.lost[account.reason or HELD_BACK] += 1
 
-    def _pause(self, after_s: float, now_s: float) -> None:
+    def _pause(self, reason: str, after_s: float, now_s: float) -> None:
+        self._reason = reason
         grown_s = min(PAUSE_MIN_S * 2**self._pauses, PAUSE_MAX_S)
         self._pauses = min(self._pauses + 1, 16)
         self._ready_s = now_s + max(after_s, grown_s)

@@ -5,10 +5,12 @@ on the event loop; MLX is the engine thread's, and tokenizing has a thread of it
 """
 
 import asyncio
+import contextlib
 import functools
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import Any
 
 import grpc
@@ -24,7 +26,7 @@ from bramley.common.errors import (
     Overloaded,
     Unsupported,
 )
-from bramley.common.wire import pack_ids, unpack_ids
+from bramley.common.wire import pack_ids, to_seconds, unpack_ids
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 from bramley.worker import intake, translate
 from bramley.worker.board import Board
@@ -40,6 +42,7 @@ from bramley.worker.text.boundary import StableBoundary
 from bramley.worker.text.chat import characters, conversation, render
 
 REPORT_GAP_S = 0.02
+STEP_S = 0.5  # of an engine that is inside a step when time is over
 TOKENIZE_CHARACTERS_MAX = 4 << 20
 DETOKENIZE_IDS_MAX = 1 << 20
 
@@ -62,6 +65,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._streams: dict[str, Stream] = {}  # by the ids of their sequences
         self._text = ThreadPoolExecutor(1, "text")
         self._closed = False
+        self._lost_told = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -91,6 +95,19 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         await self._prefixes.close()
         self._closed = True
         self._board.changed()
+
+    async def save_owed(self, within_s: float) -> int:
+        """Hand over what the store lacks of the rows that are here, as far as there is time.
+
+        Returns:
+            How many rows still owe something.
+        """
+        done, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._engine.save_owed(monotonic() + within_s, lambda: loop.call_soon_threadsafe(done.set))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s + STEP_S):
+                await done.wait()
+        return self._engine.counters.owed
 
     async def drain(self) -> int:
         """Admit nothing more; wait for what runs, and return how many that were."""
@@ -228,6 +245,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         was_kept = await self._sessions.forget(root, request.session_key)
         was_stored = await self._prefixes.close_session(request.salt, request.session_key)
         return worker_pb2.WorkerServiceCloseSessionResponse(found=was_kept or was_stored)
+
+    async def Flush(
+        self, request: worker_pb2.WorkerServiceFlushRequest, context: Context
+    ) -> worker_pb2.WorkerServiceFlushResponse:
+        """Hand over again what the store lacks of the rows that are here."""
+        self._serving()
+        owed = await self.save_owed(to_seconds(request.timeout))
+        lost, self._lost_told = self._lost_told, sum(dict(self._engine.counters.lost).values())
+        return worker_pb2.WorkerServiceFlushResponse(owed=owed, lost=self._lost_told - lost)
 
     async def Embed(
         self, request: worker_pb2.WorkerServiceEmbedRequest, context: Context

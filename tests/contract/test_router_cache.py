@@ -61,6 +61,20 @@ async def test_flushing_a_model_flushes_its_namespaces_and_adds_them_up() -> Non
         )
 
 
+async def test_workers_hand_over_what_they_owe_before_a_flush_and_their_debts_are_told() -> None:
+    async with cached(Script(cache_roots=["one"])) as (bench, fake):
+        fake.answers[b"one"] = cachestore_pb2.FlushResponse(ok=True, refused=1)
+        worker = bench.node.workers[MODEL]
+        assert (await bench.stub.FlushCache(flush_request(MODEL), timeout=8.0)).ok
+        worker.owed = 2
+        answer = await bench.stub.FlushCache(flush_request(MODEL))
+        assert (answer.ok, answer.refused) == (False, 2)
+        assert not (await bench.stub.FlushCache(flush_request())).ok
+        assert 2.0 < worker.flushes[0] <= 4.0  # the other half of the time is the store's
+        assert worker.flushes[1:] == [30.0, 30.0]
+        assert len(fake.flushed) == 3
+
+
 async def test_flushing_a_model_that_forgot_namespaces_flushes_all() -> None:
     async with cached(Script(cache_roots=["one"], cache_roots_cut=True)) as (bench, fake):
         assert (await bench.stub.FlushCache(flush_request(MODEL))).ok

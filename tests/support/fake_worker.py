@@ -31,7 +31,7 @@ from bramley.common.errors import (
 )
 from bramley.common.ids import ModelName
 from bramley.common.main import run_child
-from bramley.common.wire import pack_ids, unpack_ids
+from bramley.common.wire import pack_ids, to_seconds, unpack_ids
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 
 # As a process its folder, not the one above, is the first of the path.
@@ -60,6 +60,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         hang_ups: calls of Prepare yet to end as if the transport had failed.
         watches: calls of WatchLoad so far.
         closed: sessions that CloseSession named, with their salts.
+        owed: rows that Flush says are not stored.
+        flushes: seconds that each Flush was given.
         running: streams now; ``running_most`` is the most so far.
     """
 
@@ -81,6 +83,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.hang_ups = 0
         self.watches = 0
         self.closed: list[tuple[str, str]] = []
+        self.owed = 0
+        self.flushes: list[float] = []
         self.running = 0
         self.running_most = 0
 
@@ -195,6 +199,13 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         is_new = session not in self.closed
         self.closed.append(session)
         return worker_pb2.WorkerServiceCloseSessionResponse(found=is_new)
+
+    async def Flush(
+        self, request: worker_pb2.WorkerServiceFlushRequest, context: Context
+    ) -> worker_pb2.WorkerServiceFlushResponse:
+        """Say what is owed."""
+        self.flushes.append(to_seconds(request.timeout))
+        return worker_pb2.WorkerServiceFlushResponse(owed=self.owed)
 
     async def Explain(
         self, request: worker_pb2.WorkerServiceExplainRequest, context: Context

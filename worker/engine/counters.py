@@ -1,6 +1,7 @@
 """Totals of an engine: its thread writes them, and anyone may read."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -10,6 +11,9 @@ class Counters:
     Attributes:
         step_began_s: of the step that runs, on the monotonic clock; 0 while idle or loading.
         owed: rows of which something is to be stored and is not.
+        stored: objects that were.
+        refused: objects that were not, by reason; they are tried again.
+        lost: rows that went and owed something, by reason.
     """
 
     steps: int = 0
@@ -23,5 +27,8 @@ class Counters:
     preemptions: int = 0
     parked: int = 0
     owed: int = 0
+    stored: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict[str, int])
+    lost: Mapping[str, int] = field(default_factory=dict[str, int])
     state_bytes: int = 0
     active_bytes: int = 0

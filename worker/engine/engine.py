@@ -95,7 +95,7 @@ class Engine:
             self._settled.append((saved, outcome))
             self._mail.notify()
 
-    def save_owed(self, until_s: float, done: Callable[[], None]) -> None:
+    def save_owed(self, until_s: float, done: Callable[[], object]) -> None:
         """Save what rows owe between steps as well, until nothing more can be done.
 
         Args:
@@ -188,4 +188,4 @@ class Engine:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hurry:
     until_s: float
-    done: Callable[[], None]
+    done: Callable[[], object]

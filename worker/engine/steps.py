@@ -85,6 +85,7 @@ class Steps:
             settings.parked_bytes,
         )
         self._saver = Saver(self._seating, self.ledger, self._outputs)
+        counters.refused, counters.lost = self.ledger.refused, self.ledger.lost
         self._contained = Containment(self._seating, self._fail, self._lose)
 
     @property
@@ -351,7 +352,7 @@ class Steps:
         counters.waiting = len(self._waiting)
         counters.waiting_prompt_tokens = sum(len(one.prompt) for one in self._waiting.values())
         counters.parked = len(self._slots.parked)
-        counters.owed = self._saver.owed
+        counters.owed, counters.stored = self._saver.owed, self.ledger.stored
 
     def _measure(self) -> None:
         self.counters.state_bytes = self._seating.nbytes
