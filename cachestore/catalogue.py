@@ -45,7 +45,7 @@ class Entry:
     holds: int = 0
     used_s: float = 0.0
     turn: int = 0
-    hits: float = 0.0
+    hits: float = 1.0
     worth: float = 0.0
     ram_clock: float = 0.0
     disk_clock: float = 0.0

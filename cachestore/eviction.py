@@ -77,7 +77,8 @@ class Order:
     def used(self, entry: Entry, now_s: float) -> None:
         """Note that an object was made, or read."""
         self._turn += 1
-        entry.hits = hits_after(entry.hits, max(0.0, now_s - entry.used_s))
+        idle_s = now_s - entry.used_s if entry.used_s else 0.0  # it is new, or nobody knows
+        entry.hits = hits_after(entry.hits, max(0.0, idle_s))
         entry.used_s = now_s
         entry.turn = self._turn
         entry.ram_clock, entry.disk_clock = self._ram_clock, self._disk_clock

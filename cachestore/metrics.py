@@ -73,6 +73,7 @@ GAUGES: tuple[tuple[str, str], ...] = (
         "ssd_is_failing",
         "1 while the disk is full or sick: writing is left alone, or reads are late",
     ),
+    ("breaker_is_full", "1 while writing is left alone because there is no room"),
     ("ssd_late_reads", "Reads that did not end in time, and have not yet"),
     ("sessions", "Sessions whose newest objects leave last"),
     ("pending", "Sealed objects without a file"),

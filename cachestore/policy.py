@@ -9,7 +9,7 @@ from bramley.cachestore.objects import StoredObject
 BREAKER_MIN_S = 5.0
 BREAKER_MAX_S = 300.0
 
-HITS_MAX = 16.0  # uses that count; what was used ever so often leaves some day
+HITS_MAX = 8.0  # uses that count; what was used ever so often leaves some day
 HALF_LIFE_S = 3600.0  # of a use
 DEPTH_TOKENS = 16384  # so deep, attention takes about as long as all else
 STATE_TOKENS = 2048  # between two states of a long prompt

@@ -476,6 +476,7 @@ class Store:
             "ssd_budget_bytes": self.spiller.budget if self.spiller is not None else 0,
             "ssd_is_on": int(tiers.disk is not None),
             "ssd_is_failing": int(tiers.is_disk_failing or tiers.reads.late > 0),
+            "breaker_is_full": int(self.spiller is not None and self.spiller.breaker.is_full),
             "ssd_late_reads": tiers.reads.late,
             "sessions": len(tiers.sessions),
             "pending": len(tiers.pending),

@@ -179,7 +179,7 @@ async def test_the_disk_tier_keeps_its_budget_and_its_prefixes_whole(tmp_path: P
         await one.put(ids(512), part_bytes=500_000)
         for seed in range(12):
             tokens = ids(512) + ids(256, seed + 1)
-            await one.put(tokens, first_block=2, part_bytes=500_000)
+            await one.put(tokens, first_block=2, part_bytes=500_000, session_key="s")
             await one.client.flush()
             assert await one.read(tokens + ids(1)) == 768
         counts = await one.idle()

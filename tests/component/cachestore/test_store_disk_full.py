@@ -10,8 +10,10 @@ import pytest
 
 from bramley.cachestore.disk import Disk, DiskFull
 from bramley.cachestore.exchange import Published, Refusal
+from bramley.cachestore.files import FULL, Files
 from bramley.cachestore.objects import StoredObject
 from bramley.cachestore.process import StoreProcess
+from bramley.cachestore.spill import WRITE_TRIES
 from support.store import PATIENCE_S, ids, local_store, settings, until, worker
 
 
@@ -35,7 +37,7 @@ def sickened(process: StoreProcess, monkeypatch: pytest.MonkeyPatch, code: int) 
     disk = process.store.tiers.disk
     assert disk is not None
     sick = Sick(disk, monkeypatch)
-    kind = DiskFull if code == errno.ENOSPC else OSError
+    kind = DiskFull if code in FULL else OSError
     sick.error = kind(code, os.strerror(code))
     return sick
 
@@ -92,13 +94,37 @@ async def test_a_full_disk_makes_the_ram_tier_forget_the_oldest_and_count_it(
         process.store.check()
 
 
-async def test_what_a_sick_disk_refused_is_counted_and_kept_in_ram(
+async def test_what_a_sick_disk_refused_is_tried_again_and_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = settings(folder=str(tmp_path / "disk"))
     async with local_store(chosen) as (process, target), worker(target) as one:
         sick = sickened(process, monkeypatch, errno.EIO)
         await one.put(ids(512))
+        await until(lambda: process.store.counts["breaker_trips"] == 1)
+        assert sick.tries == 2  # once more at once, then later
+        assert not process.store.counts["evicted_from_disk"]
+        recovered(process, sick)
+        await one.put(ids(1024), first_block=2)
+        await until(lambda: process.store.counts["spilled"] == 2)
+        flushed = await one.client.flush()
+        assert flushed is not None
+        assert flushed.ok
+        process.store.check()
+
+
+async def test_what_a_sick_disk_never_takes_is_counted_and_kept_in_ram(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = settings(folder=str(tmp_path / "disk"))
+    async with local_store(chosen) as (process, target), worker(target) as one:
+        sick = sickened(process, monkeypatch, errno.EIO)
+        error = sick.error
+        await one.put(ids(512))
+        for tries in range(1, WRITE_TRIES + 1):
+            await until(lambda tries=tries: process.store.counts["breaker_trips"] == tries)
+            recovered(process, sick)
+            sick.error = error
         await until(lambda: process.store.counts["failed"] == 1)
         recovered(process, sick)
         await one.put(ids(1024), first_block=2)  # a child of what is not on disk
@@ -106,11 +132,86 @@ async def test_what_a_sick_disk_refused_is_counted_and_kept_in_ram(
         assert await one.read(ids(1100)) == 1024
         flushed = await one.client.flush()
         assert flushed is not None
-        assert flushed.failed == 2
-        assert not flushed.ok
+        assert (flushed.ok, flushed.failed, flushed.missing) == (False, 2, 2)
         assert not list((tmp_path / "disk").rglob("*.kvx"))
         await one.idle()
         process.store.check()
+
+
+@pytest.mark.parametrize("code", sorted(FULL))
+async def test_a_full_disk_makes_room_once_and_tries_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    chosen = settings(folder=str(tmp_path / "disk"))
+    async with local_store(chosen) as (process, target), worker(target) as one:
+        for seed in range(10):
+            await one.put(ids(512, seed))
+        await one.client.flush()
+        sick = sickened(process, monkeypatch, code)
+        await one.put(ids(512, 10))
+        await until(lambda: process.store.counts["breaker_trips"] == 1)
+        assert sick.tries == 2
+        assert process.store.counts["evicted_from_disk"] == 2  # a fifth of what is there
+        assert process.store.gauges()["breaker_is_full"] == 1
+        found = [await one.read(ids(513, seed)) for seed in range(11)]
+        assert found == [0, 0, *[512] * 9]
+        recovered(process, sick)
+        await until(lambda: process.store.counts["spilled"] == 11)
+        assert process.store.gauges()["breaker_is_full"] == 0
+        process.store.check()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(errno.ENOSPC, "DISK_FULL"), (errno.EIO, "BREAKER_OPEN")]
+)
+async def test_a_refusal_tells_a_full_disk_from_a_sick_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, reason: str
+) -> None:
+    chosen = settings(folder=str(tmp_path / "disk"), ram_bytes=4 << 20)
+    async with local_store(chosen) as (process, target), worker(target) as one:
+        sickened(process, monkeypatch, code)
+        leases: list[object] = []
+        for seed in range(3):
+            await one.put(ids(512, seed), part_bytes=600_000)
+            match = await one.match(ids(513, seed))
+            assert match is not None
+            leases.append(await one.client.acquire(match))
+        await until(lambda: process.store.counts["breaker_trips"] == 1)
+        (refusal,) = await one.put(ids(512, 9), part_bytes=600_000)
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason == reason
+        assert refusal.retry_after_s is not None
+        assert 1.0 < refusal.retry_after_s <= 5.0
+        assert all(leases)
+
+
+class SmallVolume(Files):
+    """A volume that other people fill."""
+
+    def __init__(self) -> None:
+        self.free = 1 << 40
+
+    def room(self, path: Path) -> tuple[int, int]:
+        return self.free, 1 << 40
+
+
+async def test_the_last_of_a_volume_is_left_to_others(tmp_path: Path) -> None:
+    chosen = settings(folder=str(tmp_path / "disk"), keep_free_bytes=1 << 30)
+    files = SmallVolume()
+    async with local_store(chosen, files=files) as (process, target), worker(target) as one:
+        await one.put(ids(512))
+        assert (await one.client.flush()).ok  # pyright: ignore[reportOptionalMemberAccess]
+        files.free = (1 << 30) + 10_000
+        await one.put(ids(512, 1))  # the older one leaves for it
+        await until(lambda: process.store.counts["spilled"] == 2)
+        assert process.store.counts["evicted_from_disk"] == 1
+        files.free = 0
+        await one.put(ids(512, 2))
+        await until(lambda: process.store.counts["breaker_trips"] == 1)
+        assert process.store.gauges()["breaker_is_full"] == 1
+        assert process.store.counts["evicted_from_disk"] == 1  # in vain, it would be
+        for seed in (1, 2):
+            assert await one.read(ids(513, seed)) == 512
 
 
 async def test_too_much_for_the_disk_is_refused_with_a_reason(

@@ -225,6 +225,10 @@ async def test_what_the_disk_can_never_take_costs_nothing_that_is_there(tmp_path
         await one.put(ids(256))
         assert (await flushed(one)).ok
         await one.put(ids(512, 1), part_bytes=700_000)
-        await until(lambda: process.store.counts["breaker_trips"] == 1)
+        await until(lambda: process.store.counts["failed"] == 1)
         assert not process.store.counts["evicted_from_disk"]
+        assert not process.store.counts["breaker_trips"]  # it is not the disk's fault
         assert files(tmp_path / "disk") == 1
+        told = await flushed(one)
+        assert (told.ok, told.failed, told.missing) == (False, 1, 1)
+        assert not (await flushed(one)).ok  # it is still in RAM alone

@@ -150,7 +150,7 @@ def test_what_takes_much_room_leaves_sooner() -> None:
 def test_what_was_used_often_stays_longer_but_not_for_ever() -> None:
     often = entry(ids(256))
     tiers = Tiers(often)
-    for _ in range(3):
+    for _ in range(6):
         tiers.order.used(often, 0.0)
     left = 0
     for seed in range(1, 40):  # a tier that holds two
@@ -161,7 +161,7 @@ def test_what_was_used_often_stays_longer_but_not_for_ever() -> None:
         if victim is often:
             break
         left += 1
-    assert left == 3  # of one use none, of four three
+    assert left == 3  # eight uses count, and two of whoever is new
 
 
 def test_a_rate_that_changes_prices_what_is_there_a_few_at_a_time() -> None:

@@ -47,6 +47,7 @@ def test_a_state_is_worth_what_lies_between_it_and_the_one_before() -> None:
 
 def test_uses_count_half_after_an_hour_and_only_so_many() -> None:
     assert hits_after(0.0, 5.0) == 1.0
+    assert hits_after(1.0, 0.0) == 2.0
     assert hits_after(4.0, 0.0) == 5.0
     assert hits_after(4.0, HALF_LIFE_S) == 3.0
     assert hits_after(HITS_MAX, 0.0) == HITS_MAX
