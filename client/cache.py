@@ -54,3 +54,104 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
     objects: int
     corrupt: list[str]
+
+
+class CachedObject(msgspec.Struct, frozen=True, kw_only=True):
+    """One stored object.
+
+    Attributes:
+        short_id: as many leading characters of its id as no other object's has; 8 at least.
+        namespace: root, in hex.
+        model: that a running worker serves from this namespace; empty if none is known.
+        kind: "extent", "state" or "tail".
+        first_token: tokens before it.
+        promise: "held", "spilled" or "flushed".
+        tiers: "ram", "ssd" or both.
+        session: empty without one.
+        idle_s: since it was last used; None where that was before the store's start.
+        pinned_s: how long a pin holds yet; 0 without one.
+    """
+
+    id: str
+    short_id: str
+    namespace: str
+    model: str
+    kind: str
+    group: str
+    first_token: int
+    end_token: int
+    bytes: int
+    promise: str
+    tiers: list[str]
+    session: str
+    idle_s: float | None
+    pinned_s: float
+
+
+class CachedNamespace(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is of a namespace.
+
+    Attributes:
+        root: in hex.
+        model: as of a CachedObject.
+        identity: what the root stands for; empty where nothing tells.
+    """
+
+    root: str
+    model: str
+    identity: dict[str, str | list[str]]
+    objects: int
+    bytes: int
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """Objects, and whether there are more than were asked for."""
+
+    objects: list[CachedObject]
+    more: bool
+
+
+class Pinned(msgspec.Struct, frozen=True, kw_only=True):
+    """How many objects were pinned, the bytes of all that are, and how many may be."""
+
+    objects: int
+    bytes: int
+    bytes_max: int
+
+
+class Evicted(msgspec.Struct, frozen=True, kw_only=True):
+    """What went, and how many objects stayed because of what.
+
+    Attributes:
+        held: somebody reads or writes them now.
+        pinned: by an administrator.
+        followed: others that stay follow from them.
+    """
+
+    objects: int
+    bytes: int
+    held: int
+    pinned: int
+    followed: int
+
+    @property
+    def kept(self) -> int:
+        """How many stayed."""
+        return self.held + self.pinned + self.followed
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written; ``left_out`` objects cannot be used on their own."""
+
+    objects: int
+    bytes: int
+    left_out: int
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """What was taken in, what was there already, and how much of it is in RAM alone."""
+
+    objects: int
+    bytes: int
+    skipped: int
+    held: int

@@ -1,61 +1,202 @@
-"""Asks a node's cache store itself, past the router: its counts, and proof of its bytes."""
+"""Asks a node's cache store itself, past the router: what it holds, and what is to become of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
 
 import grpc
 
 from bramley.client import replies
-from bramley.client.cache import StoreStats, Verified
+from bramley.client.cache import (
+    CachedNamespace,
+    CachedObject,
+    Evicted,
+    Exported,
+    Imported,
+    Pinned,
+    StoreStats,
+    Verified,
+)
 from bramley.common.rpc import CHANNEL_OPTIONS
-from bramley.protos.v1 import cachestore_pb2
+from bramley.common.wire import short_name, to_duration, to_seconds
+from bramley.protos.v1 import cachestore_pb2 as pb
 from bramley.protos.v1.cachestore_pb2_grpc import CacheStoreServiceStub
 
-_OBJECTS_A_CALL = 8
+ANSWER_S = 30.0  # for what reads no payload
+SHORT_ID = 8
+_PROVED_A_CALL = 8
+
+OnProgress = Callable[[float], None]
 
 
-def stats(target: str, timeout_s: float) -> StoreStats:
-    """Read the counts of the store at ``target``.
-
-    Returns:
-        All of them.
-
-    Raises:
-        RemoteError: it did not answer in time.
-    """
-    with grpc.insecure_channel(target, options=CHANNEL_OPTIONS) as channel, replies.remote_errors():
-        stub = CacheStoreServiceStub(channel)
-        told = stub.Stats(cachestore_pb2.StatsRequest(), timeout=timeout_s)
-    return StoreStats(counters=dict(told.counters), gauges=dict(told.gauges))
-
-
-def verify(target: str, on_progress: Callable[[float], None]) -> Verified:
-    """Have the store at ``target`` read all of its bytes; it sets damaged ones aside.
+class Store:
+    """One store, over a channel that ends with the block; each call raises RemoteError.
 
     Args:
         target: gRPC target.
-        on_progress: told the share that is done, 0 to 1.
-
-    Returns:
-        What was found.
-
-    Raises:
-        RemoteError: it did not answer.
+        models: names of models by root of their namespaces, as far as they are known.
     """
-    proved, corrupt = 0, list[str]()
-    with grpc.insecure_channel(target, options=CHANNEL_OPTIONS) as channel, replies.remote_errors():
-        stub = CacheStoreServiceStub(channel)
-        object_ids = list(_object_ids(stub))
-        for position in range(0, len(object_ids), _OBJECTS_A_CALL):
-            on_progress(position / len(object_ids))
-            some = object_ids[position : position + _OBJECTS_A_CALL]
-            told = stub.Verify(cachestore_pb2.VerifyRequest(object_ids=some))
-            proved += told.objects
+
+    def __init__(self, target: str, models: Mapping[bytes, str] | None = None) -> None:
+        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._stub = CacheStoreServiceStub(self._channel)
+        self.models = models or {}
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._channel.close()
+
+    def stats(self, timeout_s: float = ANSWER_S) -> StoreStats:
+        """Read its counts."""
+        with replies.remote_errors():
+            told = self._stub.Stats(pb.StatsRequest(), timeout=timeout_s)
+        return StoreStats(counters=dict(told.counters), gauges=dict(told.gauges))
+
+    def namespaces(self) -> list[CachedNamespace]:
+        """Describe all namespaces."""
+        with replies.remote_errors():
+            told = self._stub.ListNamespaces(pb.ListNamespacesRequest(), timeout=ANSWER_S)
+        return [
+            CachedNamespace(
+                root=one.root.hex(),
+                model=self.models.get(one.root, ""),
+                identity=_fields(one.identity),
+                objects=one.objects,
+                bytes=one.bytes,
+            )
+            for one in told.namespaces
+        ]
+
+    def objects(
+        self, *, root: bytes = b"", session: str = "", id_prefix: str = "", page: int = 0
+    ) -> Iterator[CachedObject]:
+        """Describe objects by id, one page after the other.
+
+        Args:
+            root: of their namespace; empty for all.
+            session: under which they were stored; empty for all.
+            id_prefix: with which their ids begin.
+            page: how many are asked for at a time; 0 for as many as it takes.
+
+        Yields:
+            Each.
+        """
+        last = ""
+        while True:
+            request = pb.ListRequest(
+                root=root,
+                session_key=session,
+                object_id_prefix=id_prefix,
+                after_object_id=last,
+                limit=page,
+            )
+            with replies.remote_errors():
+                told = self._stub.List(request, timeout=ANSWER_S).objects
+            if not told:
+                return
+            yield from map(self._object, told)
+            last = told[-1].object_id
+
+    def _object(self, told: pb.StoredObject) -> CachedObject:
+        return CachedObject(
+            id=told.object_id,
+            short_id=told.object_id[: max(SHORT_ID, told.unique_characters)],
+            namespace=told.root.hex(),
+            model=self.models.get(told.root, ""),
+            kind=short_name(pb.ObjectKind, told.kind).lower(),
+            group=told.group,
+            first_token=told.first_token,
+            end_token=told.first_token + told.tokens,
+            bytes=told.bytes,
+            promise=short_name(pb.Promise, told.promise).lower(),
+            tiers=[short_name(pb.Tier, tier).lower() for tier in told.tiers],
+            session=told.session_key,
+            idle_s=to_seconds(told.idle) if told.HasField("idle") else None,
+            pinned_s=to_seconds(told.pin_left),
+        )
+
+    def pin(self, object_ids: Sequence[str], seconds: float) -> Pinned:
+        """Keep objects from leaving for a while."""
+        request = pb.PinRequest(object_ids=object_ids, ttl=to_duration(seconds))
+        with replies.remote_errors():
+            told = self._stub.Pin(request, timeout=ANSWER_S)
+        return Pinned(objects=told.pinned, bytes=told.pinned_bytes, bytes_max=told.pinned_bytes_max)
+
+    def unpin(self, object_ids: Sequence[str]) -> int:
+        """Let objects leave again: how many there were."""
+        with replies.remote_errors():
+            request = pb.UnpinRequest(object_ids=object_ids)
+            return self._stub.Unpin(request, timeout=ANSWER_S).unpinned
+
+    def evict(self, object_ids: Sequence[str]) -> Evicted:
+        """Remove objects, as far as nothing speaks against it."""
+        with replies.remote_errors():
+            told = self._stub.Evict(pb.EvictRequest(object_ids=object_ids), timeout=ANSWER_S)
+        return Evicted(
+            objects=told.evicted,
+            bytes=told.bytes,
+            held=told.held,
+            pinned=told.pinned,
+            followed=told.followed,
+        )
+
+    def verify(self, on_progress: OnProgress, *, files_only: bool = False) -> Verified:
+        """Have it read all of its bytes; it sets damaged ones aside.
+
+        Args:
+            on_progress: told the share that is done, 0 to 1.
+            files_only: whether what is in RAM is not looked at.
+
+        Returns:
+            What was found.
+        """
+        proved, corrupt, last = 0, list[str](), ""
+        while True:
+            request = pb.ScrubRequest(
+                after_object_id=last, limit=_PROVED_A_CALL, files_only=files_only
+            )
+            with replies.remote_errors():
+                told = self._stub.Scrub(request)
+            proved, last = proved + told.objects, told.last_object_id
             corrupt += told.corrupt_object_ids
-    return Verified(objects=proved, corrupt=corrupt)
+            on_progress(_share(proved, told.objects_total))
+            if not last:
+                return Verified(objects=proved, corrupt=corrupt)
+
+    def export_to(self, path: str, object_ids: Sequence[str], on_progress: OnProgress) -> Exported:
+        """Have it write prefixes to a new file of its machine; ``path`` is absolute."""
+        last = pb.ExportResponse()
+        with replies.remote_errors():
+            for last in self._stub.Export(pb.ExportRequest(path=path, object_ids=object_ids)):
+                on_progress(_share(last.bytes, last.bytes_total))
+        return Exported(objects=last.objects, bytes=last.bytes, left_out=last.left_out)
+
+    def import_from(self, path: str, on_progress: OnProgress) -> Imported:
+        """Have it take in the prefixes of a file of its machine; ``path`` is absolute."""
+        last = pb.ImportResponse()
+        with replies.remote_errors():
+            for last in self._stub.Import(pb.ImportRequest(path=path)):
+                # Proving and storing are each a half of the work.
+                done = last.bytes_proved + (last.bytes if last.objects else 0)
+                on_progress(_share(done, 2 * last.bytes_total))
+        return Imported(
+            objects=last.objects, bytes=last.bytes, skipped=last.skipped, held=last.held
+        )
 
 
-def _object_ids(stub: CacheStoreServiceStub) -> Iterator[str]:
-    last = ""
-    while page := stub.List(cachestore_pb2.ListRequest(after_object_id=last)).objects:
-        yield from (each.object_id for each in page)
-        last = page[-1].object_id
+def _share(done: int, total: int) -> float:
+    return min(1.0, done / total) if total else 1.0
+
+
+def _fields(identity: pb.NamespaceIdentity) -> dict[str, str | list[str]]:
+    """Say an identity; what it does not set is left out."""
+    return {
+        field.name: value if isinstance(value, str) else [str(item) for item in value]
+        for field, value in identity.ListFields()
+    }

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bramley.client.commands import cached
 from bramley.client.commands.answer import wait_for
 from bramley.client.commands.connection import ANSWER_S, router, store
-from bramley.client.commands.screen import fail, print_json, progress_bar
+from bramley.client.commands.screen import fail, print_json, progress_bar, size_text
 from bramley.client.node import NoCluster
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 _FOLDER = "cache.noindex"
 
 app = typer.Typer(help="Look into the cache of computed prompts.", no_args_is_help=True)
+for command in (cached.pin, cached.unpin, cached.evict, cached.export):
+    app.command()(command)
+app.command("list")(cached.list_objects)
+app.command("import")(cached.import_file)
 
 
 @app.command()
@@ -28,9 +33,10 @@ def stats(
 ) -> None:
     """Show tiers, hits and refusals of the cache store since its start."""
     target = store(context.obj)
-    from bramley.client import store as stores  # noqa: PLC0415 -- gRPC
+    from bramley.client.store import Store  # noqa: PLC0415 -- gRPC
 
-    told = stores.stats(target, ANSWER_S)
+    with Store(target) as opened:
+        told = opened.stats(ANSWER_S)
     if as_json:
         print_json(told)
     else:
@@ -53,7 +59,7 @@ def flush(
             f" {done.failed} failed, {done.missing} missing"
         )
     typer.echo(
-        f"{_size(done.bytes)} are on the disk, the longest prompt of"
+        f"{size_text(done.bytes)} are on the disk, the longest prompt of"
         f" {done.longest_prefix_tokens} tokens"
     )
 
@@ -100,13 +106,29 @@ def verify(
         target = store(state_dir)
     except NoCluster:
         raise typer.Exit(_check(folder or state_dir / _FOLDER)) from None
-    from bramley.client import store as stores  # noqa: PLC0415 -- gRPC
+    from bramley.client.store import Store  # noqa: PLC0415 -- gRPC
 
-    with progress_bar() as bar:
-        found = stores.verify(target, lambda done: bar.draw("verifying", done))
+    with Store(target) as opened, progress_bar() as bar:
+        found = opened.verify(lambda done: bar.draw("verifying", done))
     if found.corrupt:
         fail(f"{len(found.corrupt)} of {found.objects} objects were damaged, and are set aside")
     typer.echo(f"{found.objects} objects are whole")
+
+
+@app.command()
+def scrub(context: typer.Context) -> None:
+    """Read all files of the disk tier now, and prove them; damaged ones are set aside."""
+    target = store(context.obj)
+    from bramley.client.store import Store  # noqa: PLC0415 -- gRPC
+
+    with Store(target) as opened, progress_bar() as bar:
+        if not opened.stats(ANSWER_S).gauges.get("ssd_is_on"):
+            typer.echo("there is no disk tier: nothing to scrub")
+            return
+        found = opened.verify(lambda done: bar.draw("scrubbing", done), files_only=True)
+    if found.corrupt:
+        fail(f"{len(found.corrupt)} of {found.objects} files were damaged, and are set aside")
+    typer.echo(f"{found.objects} files are whole")
 
 
 def _check(folder: Path) -> int:
@@ -124,15 +146,15 @@ def _show(told: "StoreStats") -> None:
     for tier, state in (("ram", "on"), ("ssd", _disk_state(gauges))):
         tiers.add_row(
             tier,
-            _size(gauges.get(f"{tier}_bytes", 0)),
-            _size(gauges.get(f"{tier}_budget_bytes", 0)),
+            size_text(gauges.get(f"{tier}_bytes", 0)),
+            size_text(gauges.get(f"{tier}_budget_bytes", 0)),
             str(counters.get(f"acquired_{tier}", 0)),
             state,
         )
     hits, matches = counters.get("match_hits", 0), counters.get("matches", 0)
     facts = Table("what", "figure", box=None, pad_edge=False)
     facts.add_row("objects", str(gauges.get("objects", 0)))
-    facts.add_row("waiting for the disk", _size(gauges.get("pending_bytes", 0)))
+    facts.add_row("waiting for the disk", size_text(gauges.get("pending_bytes", 0)))
     facts.add_row("hits", f"{hits} of {matches}, {counters.get('matched_tokens', 0)} tokens")
     facts.add_row("misses", str(matches - hits))
     for name, count in sorted(counters.items()):
@@ -157,12 +179,3 @@ def _say_why(told: "Explanation") -> None:
     typer.echo(f"{told.prompt_tokens} tokens: {', '.join(tiers) or 'none is stored'}")
     if told.mismatched_fields:
         typer.echo(f"differs in: {', '.join(told.mismatched_fields)}")
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

@@ -91,3 +91,13 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in table:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         typer.echo("  ".join(cells).rstrip())
+
+
+def size_text(count: int) -> str:
+    """Say bytes for people."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

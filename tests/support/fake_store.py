@@ -14,14 +14,15 @@ Context = grpc.ServicerContext
 
 
 class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
-    """The calls of router and command line; every other one is UNIMPLEMENTED.
+    """Some calls of router and command line; every other one is UNIMPLEMENTED.
 
     Attributes:
         flushed: roots that Flush was asked for.
         answers: of Flush by root.
-        objects: ids that List tells.
-        corrupt: ids that Verify finds damaged.
-        verified: ids that Verify was asked for.
+        objects: ids of what is there to be proved.
+        files: those of them that have a file.
+        corrupt: ids that Scrub finds damaged.
+        verified: ids that Scrub has proved.
         stats: what Stats tells.
     """
 
@@ -29,6 +30,7 @@ class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
         self.flushed: list[bytes] = []
         self.answers: dict[bytes, pb.FlushResponse] = {}
         self.objects: list[str] = []
+        self.files: list[str] = []
         self.corrupt: set[str] = set()
         self.verified: list[str] = []
         self.stats = pb.StatsResponse()
@@ -43,16 +45,19 @@ class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
         return self.stats
 
     @override
-    def List(self, request: pb.ListRequest, context: Context) -> pb.ListResponse:
-        after = sorted(one for one in self.objects if one > request.after_object_id)
-        page = after[:3]  # never more, so that a caller has to ask again
-        return pb.ListResponse(objects=[pb.StoredObject(object_id=one) for one in page])
-
-    @override
-    def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyResponse:
-        self.verified += request.object_ids
-        damaged = sorted(self.corrupt.intersection(request.object_ids))
-        return pb.VerifyResponse(corrupt_object_ids=damaged, objects=len(request.object_ids))
+    def Scrub(self, request: pb.ScrubRequest, context: Context) -> pb.ScrubResponse:
+        everything = self.files if request.files_only else self.objects
+        after = sorted(one for one in everything if one > request.after_object_id)
+        piece = after[: min(request.limit, 3)]  # never more, so that a caller has to ask again
+        self.verified += piece
+        damaged = sorted(self.corrupt.intersection(piece))
+        return pb.ScrubResponse(
+            objects=len(piece),
+            corrupt=len(damaged),
+            corrupt_object_ids=damaged,
+            last_object_id=piece[-1] if len(piece) < len(after) else "",
+            objects_total=len(everything),
+        )
 
 
 @contextmanager

@@ -1,0 +1,31 @@
+"""Asks a node's workers which namespaces of the cache store are theirs."""
+
+from collections.abc import Iterable
+
+import grpc
+
+from bramley.client.cluster import Process
+from bramley.common.rpc import CHANNEL_OPTIONS
+from bramley.protos.v1.worker_pb2 import InfoRequest
+from bramley.protos.v1.worker_pb2_grpc import WorkerServiceStub
+
+
+def models_by_root(processes: Iterable[Process], timeout_s: float) -> dict[bytes, str]:
+    """Ask each worker that runs.
+
+    Returns:
+        Names of models by root; a worker that does not answer is left out. Two models of one
+        identity share their namespaces, which bear the name of the first.
+    """
+    found: dict[bytes, str] = {}
+    for one in sorted(processes, key=lambda each: each.name):
+        if (one.role, one.state) != ("worker", "running"):
+            continue
+        with grpc.insecure_channel(one.address, options=CHANNEL_OPTIONS) as channel:
+            try:
+                told = WorkerServiceStub(channel).Info(InfoRequest(), timeout=timeout_s)
+            except grpc.RpcError:
+                continue
+        for root in told.cache_roots:
+            found.setdefault(root, one.name)
+    return found
