@@ -3,14 +3,14 @@
 A kind is served in the lane that the worker gives it; what it can reuse follows from its layers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from mlx import nn
 
-from bramley.worker.models.contract import Lane, LayerCache
+from bramley.worker.models.contract import Lane
 from bramley.worker.models.gated_delta import fast_prefill
 from bramley.worker.models.mlx_lm import layer_caches, own_caches
 from support.engines import InProcessEngine
@@ -61,7 +61,7 @@ class Kind:
         model = plain = build(config)
         if fast_prefill(model):
             plain = build(config)
-        layers = frozenset(_leaves(layer_caches(model)))
+        layers = frozenset(leaf.kind for layer in layer_caches(model) for leaf in layer.leaves)
         return cls(name, model, plain, Lane(recorded()[config]["lane"]), layers)
 
     @property
@@ -100,8 +100,3 @@ class Kind:
         if key not in self._known:
             self._known[key] = greedy(self.plain, list(prompt), tokens)
         return self._known[key]
-
-
-def _leaves(layers: Sequence[LayerCache]) -> Iterator[str]:
-    for layer in layers:
-        yield from _leaves(layer.parts) if layer.parts else [layer.kind]

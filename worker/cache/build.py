@@ -23,7 +23,7 @@ def build_states(table: RowTable, layers: Sequence[LayerCache]) -> list[LayerSta
     Raises:
         ValueError: a layer needs a kind that is not served.
     """
-    return [_state(table, leaf) for layer in layers for leaf in _leaves(layer)]
+    return [_state(table, leaf) for layer in layers for leaf in layer.leaves]
 
 
 def model_caches(states: Sequence[LayerState], layers: Sequence[LayerCache]) -> list[object]:
@@ -41,14 +41,6 @@ def _seen(layer: LayerCache, rest: Iterator[LayerState]) -> object:
         return [_seen(part, rest) for part in layer.parts]
     state = next(rest)
     return layer.view(state) if layer.view is not None else state
-
-
-def _leaves(layer: LayerCache) -> Iterator[LayerCache]:
-    if layer.kind == "composite":
-        for part in layer.parts:
-            yield from _leaves(part)
-    else:
-        yield layer
 
 
 def _state(table: RowTable, layer: LayerCache) -> LayerState:

@@ -77,6 +77,13 @@ class LayerCache:
     parts: tuple["LayerCache", ...] = ()
     view: Callable[[Any], object] | None = None
 
+    @property
+    def leaves(self) -> tuple["LayerCache", ...]:
+        """Itself, or of a composite layer the parts of its parts."""
+        if self.kind != "composite":
+            return (self,)
+        return tuple(leaf for part in self.parts for leaf in part.leaves)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParts:

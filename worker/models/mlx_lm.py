@@ -19,6 +19,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx import utils as trees
 
+from bramley.common.logs import facts
 from bramley.worker.cache.recurrent import RecurrentState
 from bramley.worker.models.contract import Lane, LayerCache, ModelParts
 from bramley.worker.models.errors import ModelError
@@ -101,7 +102,7 @@ def load_model(folder: Path, *, dequantize: bool) -> LoadedModel:
         if dequantize:
             _to_float32(model)
             share_angles(model)
-        fast_prefill(model)
+        _tell_of_prompts(model, fast_prefill(model))
         mx.eval(model.parameters())
         logits = cast("mx.array", model(mx.zeros((1, 1), mx.int32)))  # its shape is all we take
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -119,6 +120,15 @@ def load_model(folder: Path, *, dequantize: bool) -> LoadedModel:
         generation_defaults=_generation_defaults(generation),
         revision=_revision(folder),
     )
+
+
+def _tell_of_prompts(model: nn.Module, fast: int) -> None:
+    """Say once how prompts go through the layers that take one column after another elsewhere."""
+    layers = layer_caches(model)
+    recurrent = sum(any(leaf.kind == "recurrent" for leaf in layer.leaves) for layer in layers)
+    if recurrent > fast:
+        told = facts(recurrent_layers=recurrent, in_chunks=fast)
+        log.info("layers take prompts as mlx-lm's files do, not in chunks", extra=told)
 
 
 def load_tokenizer(folder: Path) -> TokenizerWrapper:

@@ -1,7 +1,6 @@
 """What docs/models.md says of each model: its lane, as recorded in tests/golden/lanes.json."""
 
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypedDict, cast
 
@@ -9,7 +8,7 @@ import mlx.core as mx
 from mlx import nn
 
 from bramley.worker.engine.selfcheck import choose_lane
-from bramley.worker.models.contract import Lane, LanguageModel, LayerCache
+from bramley.worker.models.contract import Lane, LanguageModel
 from bramley.worker.models.mlx_lm import layer_caches, model_parts, own_caches
 from support.blas import BLAS
 
@@ -44,14 +43,9 @@ def lane_of(model: nn.Module) -> Lane:
 
 def layers_of(model: nn.Module) -> str:
     """Name the kinds of state that a model keeps."""
-    kinds = {_own(kind) for kind in _kinds(layer_caches(model))}
+    kinds = {_own(leaf.kind) for layer in layer_caches(model) for leaf in layer.leaves}
     return ", ".join(sorted(kinds))
 
 
 def _own(kind: str) -> str:
     return "its own" if kind == "unknown" else kind
-
-
-def _kinds(layers: Sequence[LayerCache]) -> Iterator[str]:
-    for layer in layers:
-        yield from _kinds(layer.parts) if layer.parts else [layer.kind]

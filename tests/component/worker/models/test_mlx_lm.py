@@ -74,6 +74,25 @@ def test_quantized_layers_become_float32_without_another_rounding(
     assert mx.uint32 in {array.dtype for array in parameters(kept.model).values()}
 
 
+@pytest.mark.parametrize(("kind", "told"), [("full", 0), ("hybrid", 1)])
+def test_where_prompts_are_not_taken_in_chunks_the_log_says_so_once(
+    tmp_path: Path,
+    kind: Kind,
+    told: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tiny_models.save_tiny(tmp_path, kind)
+    with caplog.at_level("INFO"):
+        mlx_lm.load_model(tmp_path, dequantize=True)
+        assert "not in chunks" not in caplog.text
+        monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+        mlx_lm.load_model(tmp_path, dequantize=True)
+    lines = [line for line in caplog.records if "not in chunks" in line.message]
+    assert len(lines) == told
+    assert all(vars(line)["facts"] == {"recurrent_layers": 1, "in_chunks": 0} for line in lines)
+
+
 def test_end_tokens_and_defaults_come_from_every_file(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config |= {"eos_token_id": 0, "text_config": {"eos_token_id": [5]}}
