@@ -8,6 +8,7 @@ that it holds.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -34,6 +35,12 @@ GREETING_MAX = 512
 GREETING_S = 5.0
 ACCEPT_AGAIN_S = 0.2
 _BACKLOG = 64
+
+# sys/socket.h of Linux, sys/un.h and sys/ucred.h of macOS; neither platform names the other's.
+_SO_PEERCRED = 17
+_UCRED = struct.Struct("3i")  # pid, uid, gid
+_SOL_LOCAL, _LOCAL_PEERCRED = 0, 1
+_XUCRED, _XUCRED_BYTES, _XUCRED_VERSION = struct.Struct("=II"), 76, 0  # begins: version, uid
 
 
 class NoDescriptors(OSError):
@@ -145,11 +152,13 @@ class DataSocket:
     async def _serve(self, peer: socket.socket) -> None:
         with peer, contextlib.suppress(OSError):  # its end is no other worker's
             peer.setblocking(False)
-            if not is_same_user(peer):
-                log.warning("another user's connection refused")
+            if (user := user_of(peer)) not in {None, os.geteuid()}:
+                log.warning("another user's connection refused", extra=facts(user=user))
                 return
             greeting = await _greeting(peer)
-            if greeting is None or greeting.connection_id in self.connections:
+            if greeting is None or not greeting.connection_id:  # ours have the empty name
+                return
+            if greeting.connection_id in self.connections:
                 return
             try:
                 connection = await self._connection(greeting)
@@ -213,19 +222,25 @@ class DataSocket:
                 await _send(peer, record, segment.peer_fd)
 
 
-def is_same_user(peer: socket.socket) -> bool:
-    """Whether the process at the other end runs as we do; true where the platform cannot tell."""
-    if sys.platform == "linux":
-        size = struct.calcsize("3i")  # pid, uid, gid
-        _, uid, _ = struct.unpack(
-            "3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        )
-    elif sys.platform == "darwin":
-        sol_local, local_peercred = 0, 1  # sys/un.h; struct xucred begins with version and uid
-        _, uid = struct.unpack_from("Ii", peer.getsockopt(sol_local, local_peercred, 76))
-    else:
-        return True
-    return uid == os.geteuid()
+def user_of(peer: socket.socket, platform: str = sys.platform) -> int | None:
+    """Ask the kernel as whom the process at the other end ran when it connected.
+
+    Returns:
+        Its user id; None where the platform does not tell, and the socket's mode alone guards it.
+
+    Raises:
+        OSError: the connection tells nothing, as one that has ended may.
+    """
+    if platform == "linux":
+        told = peer.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, _UCRED.size)
+        return _UCRED.unpack(told)[1]
+    if platform == "darwin":
+        told = peer.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED_BYTES)
+        version, user = _XUCRED.unpack_from(told)
+        if version != _XUCRED_VERSION:
+            raise OSError(errno.EPROTO, f"credentials of version {version} are not known")
+        return user
+    return None
 
 
 async def _greeting(peer: socket.socket) -> Greeting | None:

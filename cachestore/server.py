@@ -66,6 +66,9 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
 
     async def Hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloResponse:
         """Agree on a version and a transport."""
+        # gRPC does not tell a server who is at the other end of a unix socket. The 0700 folder
+        # of this socket guards it, and what touches bytes is asked by a connection's id, which
+        # is only known here once the data socket has checked its peer's user.
         if request.protocol_version != PROTOCOL_VERSION:
             raise NotLoaded(
                 f"protocol {request.protocol_version} is not spoken here",

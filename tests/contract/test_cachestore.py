@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from bramley.cachestore import keys, wire
-from bramley.cachestore.passing import Greeting, What, connect, is_same_user, receive
+from bramley.cachestore.passing import Greeting, What, connect, receive, user_of
 from bramley.cachestore.process import SERVICE, StoreProcess
 from bramley.common.rpc import open_channel
 from bramley.common.status import RemoteError
@@ -80,7 +80,7 @@ async def test_the_data_socket_gives_staging_then_the_ram_tier_read_only() -> No
             await one.put(ids(256))
         hello = await stub.Hello(HELLO)
         peer = await connect(hello.data_socket, Greeting("c"))
-        assert is_same_user(peer)
+        assert user_of(peer) == os.geteuid()
         staging, segment, ready = [await receive(peer) for _ in range(3)]
         assert (staging.what, staging.size) == (What.STAGING, hello.staging_bytes)
         assert segment.what is What.ARENA
