@@ -57,7 +57,7 @@ COMMON: dict[str, Any] = {
         "partial_rotary_factor": 0.25,
     },
 }
-CHUNKS = (32, 64, 128)
+CHUNKS = (16, 32, 64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from bramley.worker.cache.build import build_states
 from bramley.worker.cache.table import RowTable
 from bramley.worker.models.contract import Lane
 from bramley.worker.models.mlx_lm import layer_caches
-from bramley.worker.request import Priority
+from bramley.worker.request import LogprobRule, Priority, TokenLogprob
 from support.engines import InProcessEngine, Outcome, request
 from support.kinds import KINDS, Kind
 from support.shelf import Shelf
@@ -101,6 +101,30 @@ def test_b013_rows_join_one_that_has_wrapped_and_all_are_reused_together(
     held = [len(following[name]) - 4 for name in prompts]  # all but the last token's state
     reused = [engine.outcomes[name].parked for name in prompts]
     assert reused == held if kind.rows_max > 1 else set(reused) <= {0, *held}
+
+
+# mlx-lm adds up a Mamba 2 state over runs of 256 columns, counted from where a forward starts.
+BY_LONG_RUNS = {"state space alone", "state space beside attention in each layer"}
+
+
+@pytest.mark.parametrize("chunk", [16, 48, 112])
+def test_a_prompt_in_the_scheduler_s_pieces_is_the_whole_bit_for_bit(
+    kind: Kind, chunk: int
+) -> None:
+    prompt = prompt_of(203)
+    told: list[list[TokenLogprob]] = []
+    for most in (2048, chunk):
+        engine = kind.engine(chunk_tokens=most)
+        one = request("one", prompt, max_tokens=4, logprobs=LogprobRule(3), wants_progress=True)
+        engine.run(one)
+        pieces = engine.outcomes["one"].progress
+        assert pieces == [*range(most, 202, most), 202]
+        told.append(engine.outcomes["one"].logprobs)
+        engine.close()
+    assert [one.top_ids for one in told[0]] == [one.top_ids for one in told[1]]
+    whole, in_pieces = ([one.top_logprobs for one in each] for each in told)
+    bound = 1e-5 if kind.name in BY_LONG_RUNS else 0
+    np.testing.assert_allclose(in_pieces, whole, rtol=0, atol=bound)
 
 
 def quantized(window: int) -> nn.Module:

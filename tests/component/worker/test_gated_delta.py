@@ -1,6 +1,6 @@
 """The gated delta rule in chunks gives what mlx-lm's loop does, in any batch and any pieces."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, cast
 
@@ -12,7 +12,8 @@ from mlx_lm.models import gated_delta, kimi_linear, qwen3_next
 from mlx_lm.models.cache import ArraysCache
 from mlx_lm.models.gated_delta import gated_delta_ops, normalize_qk
 
-from bramley.worker.models.gated_delta import fast_prefill, gated_delta_chunked
+from bramley.worker.engine.scheduler import SHAPE_TOKENS
+from bramley.worker.models.gated_delta import best_chunk, fast_prefill, gated_delta_chunked
 from support.arrays import floats
 from support.blas import BLAS
 from support.tiny_models import build, draw, parameters
@@ -133,6 +134,25 @@ def test_pieces_of_a_prompt_give_what_the_whole_does(by_dimension: bool) -> None
         pieces.append(y)
     assert_close(mx.concatenate(pieces, axis=1), whole)
     assert_close(state, whole_state)
+
+
+@pytest.mark.parametrize("by_dimension", [False, True])
+@pytest.mark.parametrize("stops", [(16,), (48, 64), (32, 144, 160), range(16, 170, 16)])
+def test_pieces_that_end_where_chunks_do_are_the_same_bits(
+    by_dimension: bool, stops: Sequence[int]
+) -> None:
+    inputs = case(170, gates="near one", by_dimension=by_dimension)
+    whole, whole_state = gated_delta_chunked(**inputs)
+    state, start = inputs["state"], 0
+    for stop in (*stops, 170):
+        y, state = gated_delta_chunked(**cut({**inputs, "state": state}, start, stop))
+        np.testing.assert_array_equal(floats(y), floats(whole[:, start:stop]))
+        start = stop
+    np.testing.assert_array_equal(floats(state), floats(whole_state))
+
+
+def test_the_scheduler_cuts_prompts_where_chunks_end() -> None:
+    assert SHAPE_TOKENS % best_chunk() == 0
 
 
 @pytest.mark.parametrize("by_dimension", [False, True])
