@@ -187,6 +187,7 @@ class Ledger:
         self._ready_s = 0.0
         self._pauses = 0
         self._reason = HELD_BACK
+        self._is_hurried = False
 
     def wait_s(self, now_s: float) -> float:
         """How long the store is to be left alone."""
@@ -195,6 +196,10 @@ class Ledger:
     def start_afresh(self) -> None:
         """Ask at once, whatever was answered before."""
         self._ready_s, self._pauses, self.is_vain = 0.0, 0, False
+
+    def hurry(self, *, is_hurried: bool) -> None:
+        """Wait no longer than the store asks for while somebody waits, and no shorter otherwise."""
+        self._is_hurried = is_hurried
 
     def hand_over(
         self, account: Account, *, is_state: bool, first: int, stop: int, blocks: int
@@ -249,4 +254,7 @@ class Ledger:
         self._reason = reason
         grown_s = min(PAUSE_MIN_S * 2**self._pauses, PAUSE_MAX_S)
         self._pauses = min(self._pauses + 1, 16)
-        self._ready_s = now_s + max(after_s, grown_s)
+        if self._is_hurried:  # a queue moves all the time
+            self._ready_s = now_s + min(after_s or grown_s, grown_s)
+        else:
+            self._ready_s = now_s + max(after_s, grown_s)

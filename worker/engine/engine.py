@@ -181,6 +181,7 @@ class Engine:
         going = steps.is_saving and bool(self._hurries)
         ended = [one for one in self._hurries if not going or one.until_s <= now_s]
         self._hurries = [one for one in self._hurries if one not in ended]
+        steps.ledger.hurry(is_hurried=bool(self._hurries))
         for one in ended:
             one.done()
 

@@ -187,6 +187,21 @@ def test_who_is_held_back_has_the_reason_of_who_was_refused() -> None:
     assert book.ledger.lost == {"queue_full": 1}
 
 
+def test_while_somebody_waits_the_store_is_asked_more_often() -> None:
+    book = Book()
+    book.account.want(300)
+    book.ledger.hurry(is_hurried=True)
+    waits: list[float] = []
+    for _ in range(6):
+        book.settle(book.hand_over(0, 256), FULL)
+        waits.append(book.ledger.wait_s(book.now_s))
+    assert waits[0] < 0.2
+    assert waits[-1] == pytest.approx(1.0)
+    book.ledger.hurry(is_hurried=False)
+    book.settle(book.hand_over(0, 256), FULL)
+    assert book.ledger.wait_s(book.now_s) > 1.0
+
+
 def test_who_waits_waits_for_a_full_queue_and_not_for_a_full_disk() -> None:
     for reason, is_vain in (("queue_full", False), ("disk_full", True), ("breaker_open", True)):
         book = Book()
