@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from time import monotonic
 
 import mlx.core as mx
 from grpc_health.v1 import health_pb2
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 EXIT_BAD_MODEL = 4
 DRAIN_S = 10.0
-SAVE_S = 5.0  # for what the store has refused so far
+DRAIN_AND_SAVE_S = 15.0  # what the store has refused so far is saved in what remains of it
 STOP_S = 5.0
 STORE_LINK_S = 1.0
 SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
@@ -66,10 +67,11 @@ async def _serve(blas: Blas, context: ChildContext, settings: WorkerSettings) ->
     if not worker.loaded.done():
         forget_blas()
         leave(0)  # inside a load that nobody waits for any more
+    until_s = monotonic() + DRAIN_AND_SAVE_S
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S):
             await worker.servicer.drain()
-    if owed := await worker.servicer.save_owed(SAVE_S):
+    if owed := await worker.servicer.save_owed(until_s - monotonic()):
         log.warning("not all conversations are stored", extra=facts(owed=owed))
     await worker.servicer.close()
     await server.stop(1.0)
