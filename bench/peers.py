@@ -11,6 +11,7 @@ from mlx_lm.generate import BatchGenerator, generate_step
 from bramley.bench.timeline import Timeline
 from bramley.worker.cache.build import build_states, model_caches
 from bramley.worker.cache.table import RowTable
+from bramley.worker.engine.cohort import Cohort
 from bramley.worker.models.mlx_lm import layer_caches
 
 
@@ -64,27 +65,23 @@ class Batch:
 
     def __init__(self, model: nn.Module, prompts: Sequence[list[int]]) -> None:
         self._model = cast("Any", model)
-        self._table = RowTable()
-        layers = layer_caches(model)
-        self._states = build_states(self._table, layers)
-        self._caches = model_caches(self._states, layers)
+        table, layers = RowTable(), layer_caches(model)
+        states = build_states(table, layers)
+        caches = model_caches(states, layers)
+        self._cohort = Cohort(table, states, lambda: caches)
         self.first = mx.array([prompt[-1] for prompt in prompts])
         for row, prompt in enumerate(prompts):
-            self._table.join()
+            self._cohort.join(row)
             self._forward(range(row, row + 1), mx.array([prompt[:-1]]))
-            mx.eval([array for state in self._states for array in state.arrays()])
+            self._cohort.evaluate()
 
     def step(self, tokens: mx.array) -> mx.array:
         """Begin a step after ``tokens``, (B,), and return its logits, (B, V)."""
         return self._forward(range(len(tokens)), tokens[:, None])[:, -1, :]
 
     def _forward(self, rows: range, ids: mx.array) -> mx.array:
-        self._table.begin(rows, ids.shape[1])
-        for state in self._states:
-            state.prepare()
-        logits = self._model(ids, cache=self._caches)
-        self._table.commit()
-        return logits
+        with self._cohort.forward(self._model, ids, rows) as logits:
+            return logits
 
 
 class Products:

@@ -4,12 +4,14 @@ Live rows are a prefix of the physical rows. Those that decode come first, so th
 takes them all; rows whose prompt is being prefilled and parked rows follow.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 
 import mlx.core as mx
 
 from bramley.worker.cache.contract import CannotRollback, LayerState
 from bramley.worker.cache.table import RowTable
+from bramley.worker.models.contract import LanguageModel
 
 IDLE_BYTES_MAX = 256 << 20  # of state that an idle engine keeps for the next request
 
@@ -146,6 +148,32 @@ class Cohort:
         row = self.row(slot)
         beyond = self.table.lengths[row] - tokens
         return all(layer.can_rollback(row, beyond) for layer in self.layers)
+
+    @contextmanager
+    def forward(
+        self,
+        model: LanguageModel,
+        ids: mx.array,
+        rows: range,
+        counts: Sequence[int] | None = None,
+    ) -> Generator[mx.array]:
+        """Run a model over new tokens of neighbouring rows, which have them when the block ends.
+
+        If it raises, every length is as it was (law 12 of the state contract).
+
+        Args:
+            model: to be run.
+            ids: the tokens, (rows, columns).
+            rows: whose they are.
+            counts: of each row, where some are padded.
+
+        Yields:
+            The logits, not evaluated.
+        """
+        self.table.begin(rows, ids.shape[1], counts)
+        self.prepare()
+        yield model(ids, cache=self.caches)
+        self.table.commit()
 
     def prepare(self) -> None:
         """Make room in every layer for the forward that the table describes."""

@@ -86,11 +86,9 @@ class Executor:
         for columns in (tokens, 1, 1, tokens):
             started_s = time.monotonic()
             cohort.empty(0)
-            cohort.table.begin(range(1), columns)
-            cohort.prepare()
-            logits = self._model(mx.zeros((1, columns), mx.int32), cache=cohort.caches)
-            cohort.evaluate(logits)
-            cohort.table.commit()
+            ids = mx.zeros((1, columns), mx.int32)
+            with cohort.forward(self._model, ids, range(1)) as logits:
+                cohort.evaluate(logits)
             seconds = time.monotonic() - started_s
             if columns == 1:
                 self.costs.forward_s = seconds
@@ -116,14 +114,11 @@ class Executor:
             for request, count in zip(requests, tokens, strict=True)
             for new in [request.tokens(request.computed, request.computed + count)]
         ]
-        cohort.table.begin(rows, columns, tokens)
-        cohort.prepare()
-        logits = self._model(mx.array(ids), cache=cohort.caches)
         first, scored = requests[0], ()
-        if first.wants_prompt_logprobs:
-            scored = self._prompt_logprobs(logits[0], first)
-        cohort.evaluate()  # the state alone: nobody needs these logits
-        cohort.table.commit()
+        with cohort.forward(self._model, mx.array(ids), rows, tokens) as logits:
+            if first.wants_prompt_logprobs:
+                scored = self._prompt_logprobs(logits[0], first)
+            cohort.evaluate()  # the state alone: nobody needs these logits
         first.prompt_logprobs += scored
         for request, count in zip(requests, tokens, strict=True):
             request.computed += count

@@ -117,12 +117,9 @@ def _forward(
 ) -> mx.array:
     counts = [len(row) for row in rows]
     columns = max(counts)
-    cohort.table.begin(range(first, first + len(rows)), columns, counts)
-    cohort.prepare()
     ids = mx.array([[*row, *[0] * (columns - len(row))] for row in rows])
-    logits = model(ids, cache=cohort.caches)
-    cohort.evaluate(logits)
-    cohort.table.commit()
+    with cohort.forward(model, ids, range(first, first + len(rows)), counts) as logits:
+        cohort.evaluate(logits)
     return logits
 
 
