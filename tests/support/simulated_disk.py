@@ -101,6 +101,7 @@ class SimulatedDisk(Files):
         watch: told the name of each call that changed something, once it has; it may raise Killed.
         calls: made so far.
         is_dead: whether every call raises Killed.
+        has_drive_cache: whether ``after_power_cut`` can lose what was synced; a copy's cannot.
     """
 
     def __init__(self, mount: Path) -> None:
@@ -108,11 +109,11 @@ class SimulatedDisk(Files):
         self.watch: Callable[[str], None] = lambda _: None
         self.calls = 0
         self.is_dead = False
+        self.has_drive_cache = True
         self.root = Directory(1)
         self._open: dict[int, File] = {}
         self._fds = itertools.count(_FIRST_FD)
         self._cached: list[Directory] = []  # before each sync that may be in the drive's cache
-        self._is_copy = False  # and of that none are taken
         self._skip = len(str(mount)) + 1
 
     # What is left of it
@@ -183,7 +184,7 @@ class SimulatedDisk(Files):
         return next(number for number in itertools.count(1) if number not in taken)
 
     def _barrier(self) -> None:
-        if not self._is_copy:
+        if self.has_drive_cache:
             self._cached.append(_Frozen().directory(self.root))
 
     # Paths
@@ -338,6 +339,11 @@ class SimulatedDisk(Files):
         """Do nothing: nobody else looks."""
         self._alive()
 
+    def room(self, path: Path) -> tuple[int, int]:
+        """As much as anybody could want."""
+        self._alive()
+        return 1 << 40, 1 << 40
+
     def list(self, path: Path) -> list[str]:
         """Names in a folder."""
         self._alive()
@@ -368,7 +374,7 @@ class _Copy:
     def disk(self, root: Directory, mount: Path) -> SimulatedDisk:
         disk = SimulatedDisk(mount)
         disk.root = self._directory(root)
-        disk._is_copy = True  # pyright: ignore[reportPrivateUsage] of the same module
+        disk.has_drive_cache = False
         return disk
 
     def _node(self, node: Node) -> Node:
