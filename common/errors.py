@@ -8,12 +8,15 @@ BramleyError
 ├── NotLoaded                FAILED_PRECONDITION
 ├── Overloaded               RESOURCE_EXHAUSTED   retry later
 ├── DeviceOom                RESOURCE_EXHAUSTED   not on this worker
+├── SlowReader               RESOURCE_EXHAUSTED   does not read its answer
 ├── QueueTimeout             DEADLINE_EXCEEDED
+├── DeadlineUnmeetable       DEADLINE_EXCEEDED    refused at once
 ├── NoReadyWorker            UNAVAILABLE          retry later
 ├── WorkerLost               UNAVAILABLE          how many tokens were sent
 ├── StoreLost                UNAVAILABLE          retry later
 ├── Draining                 UNAVAILABLE          retry elsewhere
 ├── Unsupported              UNIMPLEMENTED        a whole RPC
+├── PoisonRequest            INTERNAL             killed two workers
 └── EngineFault              INTERNAL
 SettingsError                exit code 2          names the key
 CannotListen                 exit code 1          names the address
@@ -131,6 +134,20 @@ class QueueTimeout(BramleyError):
     default_reason = "QUEUE_TIMEOUT"
 
 
+class SlowReader(BramleyError):
+    """Its client does not read what it asked for, and no more of it is kept."""
+
+    code = "RESOURCE_EXHAUSTED"
+    default_reason = "SLOW_READER"
+
+
+class DeadlineUnmeetable(BramleyError):
+    """Its deadline would pass before its first token: it is not begun."""
+
+    code = "DEADLINE_EXCEEDED"
+    default_reason = "DEADLINE_UNMEETABLE"
+
+
 class NoReadyWorker(BramleyError):
     """No worker of the model serves now, and none is about to."""
 
@@ -172,6 +189,13 @@ class Unsupported(BramleyError):
 
     code = "UNIMPLEMENTED"
     default_reason = "UNSUPPORTED"
+
+
+class PoisonRequest(BramleyError):
+    """Two workers died under it: it is given to no other for a while."""
+
+    code = "INTERNAL"
+    default_reason = "POISON_REQUEST"
 
 
 class EngineFault(BramleyError):

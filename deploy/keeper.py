@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from bramley.common.errors import AlreadyExists, Draining, UnknownResource
+from bramley.common.ids import ModelName, WorkerName, worker_name
 from bramley.common.logs import facts
 from bramley.deploy.changes import Changes
 from bramley.deploy.children import Children, tolerated
@@ -55,7 +56,11 @@ class Keeper:
         self.failure = ""
         self.target = f"unix:{run_dir}/node.sock"
         self._node = settings.node
-        self._models = {name: canonical(model) for name, model in settings.models.items()}
+        self._workers = {
+            worker_name(ModelName(name), number): canonical(model.own())
+            for name, model in settings.models.items()
+            for number in range(1, model.replicas + 1)
+        }
         self._router = msgspec.structs.replace(settings.router, node=self.target)
         self.router_addresses: dict[str, str] = {}
         self._state = state
@@ -75,7 +80,7 @@ class Keeper:
     async def adopt(self, previous: NodeFile | None) -> None:
         """Take over what the last supervisor left: its wishes and its living children."""
         for name, spec in self._state.read_wanted().items():
-            if self._models.get(name) == spec:
+            if self._workers.get(WorkerName(name)) == spec:
                 self._desired[Key("worker", name)] = Wanted(spec=spec)
         adopted = await self._children.adopt()
         for one in adopted:

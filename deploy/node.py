@@ -11,7 +11,7 @@ from bramley.common import rpc
 from bramley.common.errors import InvalidRequest
 from bramley.deploy.keeper import Keeper, canonical
 from bramley.protos.v1 import node_pb2, node_pb2_grpc
-from bramley.worker.settings import ModelName
+from bramley.worker.settings import WorkerName
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -51,7 +51,7 @@ class NodeServicer(node_pb2_grpc.NodeServiceServicer):
 
 def _checked(spec: node_pb2.WorkerSpec) -> tuple[str, str]:
     try:
-        name = msgspec.convert(spec.name, ModelName)
+        name = msgspec.convert(spec.name, WorkerName)
     except msgspec.ValidationError as error:
         raise InvalidRequest("spec.name", str(error)) from error
     try:

@@ -23,6 +23,7 @@ _HOST_AND_PORT = re.compile(r"^([^:/\s]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5}
 _PORT_MAX = 65535
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86400)]
+Replicas = Annotated[int, msgspec.Meta(ge=1, le=64)]
 Command = Annotated[list[str], msgspec.Meta(min_length=1)]
 
 
@@ -76,11 +77,27 @@ class StoreTable(StoreSettings, frozen=True, kw_only=True, forbid_unknown_fields
         return StoreSettings(**{name: getattr(self, name) for name in names})
 
 
+class ModelTable(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model's own settings, and how many workers serve it.
+
+    Attributes:
+        replicas: workers of the model, each with its weights; requests go to the one that is
+            soonest done with them.
+    """
+
+    replicas: Replicas = 1
+
+    def own(self) -> WorkerSettings:
+        """Take out what a worker is told."""
+        names = WorkerSettings.__struct_fields__
+        return WorkerSettings(**{name: getattr(self, name) for name in names})
+
+
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of ``cluster.toml``: ``[router]``, ``[models.NAME]``, ``[store]``, ``[node]``."""
 
     router: RouterSettings = msgspec.field(default_factory=RouterSettings)
-    models: dict[ModelName, WorkerSettings] = {}
+    models: dict[ModelName, ModelTable] = {}
     store: StoreTable = msgspec.field(default_factory=StoreTable)
     node: NodeSettings = msgspec.field(default_factory=NodeSettings)
 
@@ -116,7 +133,7 @@ def load(path: Path | None, overrides: Sequence[str], state_dir: Path) -> Cluste
 
 def _read(path: Path | None, overrides: Sequence[str]) -> ClusterSettings:
     tables = settings.load(path, _Tables, overrides)
-    for key in ("node", "models"):
+    for key in ("node", "models", "replicas"):
         if getattr(tables.router, key):
             raise SettingsError(f"router.{key}", "is filled in by the supervisor")
     _check_address("router.grpc", tables.router.grpc)
@@ -124,7 +141,7 @@ def _read(path: Path | None, overrides: Sequence[str]) -> ClusterSettings:
         if address:
             _check_address(key, address)
     models = {
-        name: settings.check(table, WorkerSettings, at=f"models.{name}")
+        name: settings.check(table, ModelTable, at=f"models.{name}")
         for name, table in tables.models.items()
     }
     return ClusterSettings(
@@ -140,7 +157,7 @@ def _check_address(key: str, address: str) -> None:
 
 def _completed(read: ClusterSettings, path: Path | None, state_dir: Path) -> ClusterSettings:
     folder = (path.parent if path else Path()).resolve()
-    named = read.models or {EMBEDDED_MODEL: WorkerSettings(path=str(embedded_model()))}
+    named = read.models or {EMBEDDED_MODEL: ModelTable(path=str(embedded_model()))}
     models = {
         name: msgspec.structs.replace(
             model,
@@ -153,8 +170,9 @@ def _completed(read: ClusterSettings, path: Path | None, state_dir: Path) -> Clu
         )
         for name, model in named.items()
     }
-    specs = {name: msgspec.to_builtins(model) for name, model in models.items()}
-    router = msgspec.structs.replace(read.router, models=specs)
+    specs = {name: msgspec.to_builtins(model.own()) for name, model in models.items()}
+    replicas = {name: model.replicas for name, model in models.items() if model.replicas > 1}
+    router = msgspec.structs.replace(read.router, models=specs, replicas=replicas)
     kept = Path(read.store.folder).expanduser() if read.store.folder else state_dir / STORE_FOLDER
     store = msgspec.structs.replace(read.store, folder=str(folder / kept))
     return msgspec.structs.replace(read, models=models, router=router, store=store)

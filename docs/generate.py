@@ -4,16 +4,15 @@ import collections
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from bramley.cachestore import metrics as store_metrics
-from bramley.deploy.settings import ClusterSettings, NodeSettings, StoreTable
+from bramley.deploy.settings import ClusterSettings, ModelTable, NodeSettings, StoreTable
 from bramley.router import metrics
 from bramley.router.settings import RouterSettings
-from bramley.worker.settings import WorkerSettings
 
 HERE = Path(__file__).parent
 LANES = HERE.parent / "tests" / "golden" / "lanes.json"
@@ -21,7 +20,7 @@ MARK = "<!-- Written by docs/generate.py: change the code, then `make docs`. -->
 _ATTRIBUTE = re.compile(r"^ {8}(\w+): (.*(?:\n {12,}.*)*)", re.MULTILINE)
 
 # Filled in by the supervisor, or for tests; not for a cluster.toml.
-_INTERNAL = {"router.node", "router.models", "store.die_at"}
+_INTERNAL = {"router.node", "router.models", "router.replicas", "store.die_at"}
 
 
 def settings_page() -> str:
@@ -35,13 +34,23 @@ def settings_page() -> str:
         f"Tables: {', '.join(f'`[{name}]`' for name in ClusterSettings.__struct_fields__)}.\n",
     ]
     for table, kind in (
-        ("models.NAME", WorkerSettings),
+        ("models.NAME", ModelTable),
         ("router", RouterSettings),
         ("store", StoreTable),
         ("node", NodeSettings),
     ):
-        parts += [f"## `[{table}]`\n", *_rows(table.split(".")[0], kind), ""]
+        for name, inner in _tables(table, kind):
+            if rows := _rows(name, inner):
+                parts += [f"## `[{name}]`\n", *rows, ""]
     return "\n".join(parts)
+
+
+def _tables(name: str, kind: type[msgspec.Struct]) -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    """Find a table, and the tables within it."""
+    yield name, kind
+    for field in msgspec.structs.fields(kind):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from _tables(f"{name}.{field.name}", field.type)
 
 
 def _rows(table: str, kind: type[msgspec.Struct]) -> list[str]:
@@ -51,9 +60,13 @@ def _rows(table: str, kind: type[msgspec.Struct]) -> list[str]:
         if issubclass(base, msgspec.Struct)
         for name, text in _ATTRIBUTE.findall(base.__doc__ or "")
     }
-    rows = ["| key | default | meaning |", "|---|---|---|"]
-    fields = (f for f in msgspec.structs.fields(kind) if f"{table}.{f.name}" not in _INTERNAL)
-    return rows + [f"| `{f.name}` | {_default(f)} | {meanings[f.name]} |" for f in fields]
+    rows = [
+        f"| `{field.name}` | {_default(field)} | {meanings[field.name]} |"
+        for field in msgspec.structs.fields(kind)
+        if f"{table}.{field.name}" not in _INTERNAL
+        and not isinstance(field.default, msgspec.Struct)
+    ]
+    return ["| key | default | meaning |", "|---|---|---|", *rows] if rows else []
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:

@@ -6,7 +6,7 @@ name an incarnation by its epoch, and an older one's news never overwrites a new
 
 from dataclasses import dataclass, replace
 
-from bramley.common.ids import ModelName
+from bramley.common.ids import ModelName, WorkerName
 from bramley.protos.v1 import node_pb2, types_pb2, worker_pb2
 
 CRASH_LOOP_STARTS = 3
@@ -17,9 +17,10 @@ _SERVING = (types_pb2.MODEL_STATE_READY, types_pb2.MODEL_STATE_DEGRADED)
 
 @dataclass(frozen=True)
 class WorkerView:
-    """One model's worker as the router sees it.
+    """One of a model's workers as the router sees it.
 
     Attributes:
+        worker: its name.
         process: UNSPECIFIED until the node has told of it.
         restarts: by the node's count.
         restarts_when_ready: that count when it was last ready: the rest are failed starts.
@@ -30,6 +31,7 @@ class WorkerView:
     """
 
     model: ModelName
+    worker: WorkerName
     epoch: int = 0
     process: node_pb2.ProcessState.ValueType = node_pb2.PROCESS_STATE_UNSPECIFIED
     address: str = ""

@@ -1,41 +1,66 @@
 """One model's gate: requests wait here for a ready worker and for their turn.
 
-It carries out what router/admission.py decides. A place is left in one way only, the end of
-``enter``'s block, whatever ends the request.
+It carries out what router/admission.py and router/routing.py decide. A place is left in one
+way only, the end of ``enter``'s block, whatever ends the request; and what was booked on a
+worker is released in one way only, the end of ``Place.seat``'s block.
 """
 
 import asyncio
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from math import inf
 from time import monotonic
 
-from bramley.common.errors import NoReadyWorker, Overloaded, QueueTimeout
-from bramley.common.ids import ModelName, RequestId
+from bramley.common.errors import DeadlineUnmeetable, NoReadyWorker, Overloaded, QueueTimeout
+from bramley.common.ids import ModelName, RequestId, WorkerName
 from bramley.common.wire import short_name
-from bramley.protos.v1 import types_pb2
-from bramley.router.admission import Line, retry_after_s
+from bramley.protos.v1 import types_pb2, worker_pb2
+from bramley.router.admission import Ask, Changes, Line, QueueFull, TooLate
+from bramley.router.booking import Booking
+from bramley.router.classes import Classes
 from bramley.router.fleet import WorkerView
 from bramley.router.metrics import ModelMetrics
-from bramley.router.routing import Candidate, choose_worker
+from bramley.router.prefixes import StoreView, split
+from bramley.router.replicas import Replicas
+from bramley.router.routing import Replica
 
 RETRY_AFTER_S = 5.0
+TOKEN_BYTES = 4
 
 
 class Gate:
-    """The line of one model, and the tasks that stand in it."""
+    """The line of one model, its workers, and the tasks that stand in the line.
+
+    Attributes:
+        suspects_turn: held by the one request that may run after a worker died under it.
+    """
 
     def __init__(
-        self, model: ModelName, queue_max: int, running_max: int | None, metrics: ModelMetrics
+        self,
+        model: ModelName,
+        classes: Classes,
+        running_max: int | None,
+        metrics: ModelMetrics,
+        store: StoreView,
     ) -> None:
-        self.view = WorkerView(model)
-        self._line = Line(queue_max)
-        self._running_max = running_max
+        self.model = model
+        self.replicas = Replicas(running_max)
+        self.suspects_turn = asyncio.Lock()
+        self._line = Line(classes)
         self._metrics = metrics
+        self._store = store
         self._places: dict[RequestId, Place] = {}
-        self._mean_run_s = 0.0
+        self._unseated: dict[RequestId, Place] = {}  # whose turn it is, with no worker free yet
 
     def __repr__(self) -> str:
-        return f"{self.view.model}: {self._line!r}"
+        return f"{self.model}: {self._line!r}"
+
+    @property
+    def view(self) -> WorkerView:
+        """The worker that speaks for the model: a ready one, or else the nearest to it."""
+        views = self.replicas.views or [WorkerView(self.model, WorkerName(self.model))]
+        return max(views, key=lambda view: (view.is_ready, not view.is_failed, bool(view.load)))
 
     @property
     def running_count(self) -> int:
@@ -48,20 +73,14 @@ class Gate:
         return self._line.waiting_count
 
     def update(self, view: WorkerView) -> None:
-        """Take in what is now known of the model's worker."""
-        before, self.view = self.view, view
-        turned = (before.epoch, before.is_ready, before.is_failed) != (
-            view.epoch,
-            view.is_ready,
-            view.is_failed,
-        )
-        if turned or before.limits != view.limits:
-            self._wake(self._line.resize(self._limit() if view.is_ready else 0))
-        if turned:
+        """Take in what is now known of one of the model's workers."""
+        before = self.replicas.update(view)
+        if before is None or _turned(before, view) or before.limits != view.limits:
+            self._apply(self._line.resize(self.replicas.places, monotonic()))
             self._wake(self._places)
 
     @contextmanager
-    def enter(self, request: RequestId, wait_max_s: float) -> Generator["Place"]:
+    def enter(self, ask: Ask, wait_max_s: float) -> Generator["Place"]:
         """Hold a place in the line for the length of the block, and wait so long at most.
 
         Yields:
@@ -69,28 +88,24 @@ class Gate:
 
         Raises:
             Overloaded: as many wait as may.
+            DeadlineUnmeetable: its client would be gone by then.
             NotServed: nobody serves the model, and nobody is about to.
         """
         self.refuse_if_failed()
-        if refusal := self._line.enter(request):
-            raise Overloaded(
-                f"{refusal.depth} requests wait for model {self.view.model!r} already",
-                facts={"model": self.view.model, "depth": refusal.depth},
-                retry_after_s=retry_after_s(self._mean_run_s, self._limit()),
-            )
-        place = self._places[request] = Place(self, self._line, request, wait_max_s)
+        self._raise(self._line.enter(ask), ask)
+        place = self._places[ask.id] = Place(self, self._line, ask, wait_max_s)
         self._count()
         try:
             yield place
         finally:
-            del self._places[request]
-            if place.started_s is not None:
-                self._mean_run_s += 0.2 * (monotonic() - place.started_s - self._mean_run_s)
-            self._wake(self._line.leave(request))
+            del self._places[ask.id]
+            self._unseated.pop(ask.id, None)
+            self._apply(self._line.leave(ask.id, monotonic()))
 
     def choose(self) -> WorkerView | None:
-        """Choose a ready worker, if there is one."""
-        return choose_worker([Candidate(self.view, self._line.running_count)])
+        """Choose a ready worker for a short call, whatever its places; None without one."""
+        ready = [view for view in self.replicas.views if view.is_ready]
+        return min(ready, key=lambda view: view.requests_running, default=None)
 
     def refuse_if_failed(self) -> None:
         """Raise, if waiting for a worker is in vain.
@@ -98,26 +113,103 @@ class Gate:
         Raises:
             NotServed: it is.
         """
-        if self.view.is_failed:
-            raise NotServed(self.view, f"does not start: {self.view.reason}")
+        view = self.view
+        if view.is_failed:
+            raise NotServed(view, f"does not start: {view.reason}")
 
-    def compete(self, request: RequestId) -> None:
-        """Let a prepared request have its turn when it comes."""
-        self._wake(self._line.prepared(request))
+    def compete(self, ask: Ask, prepared: worker_pb2.PrepareResponse) -> None:
+        """Let a prepared request have its turn when it comes.
 
-    def _limit(self) -> int:
-        limits = self.view.limits
-        return self._running_max or (limits.max_rows if limits else 0) or 1
+        Raises:
+            DeadlineUnmeetable: its client would be gone before its first token.
+        """
+        stored = self._store.match(split(prepared.block_hashes))
+        tokens = prompt_tokens(prepared) - stored.ram - stored.ssd
+        rate = self.replicas.prefill_rate()
+        prefill_s = tokens / rate if rate else 0.0
+        self._raise(self._line.prepared(ask.id, tokens, prefill_s, monotonic()), ask)
+
+    def begun(self, request: RequestId) -> None:
+        """Note that its first token is there."""
+        self._line.begun(request)
+
+    def give_back(self, request: RequestId) -> None:
+        """Have a request wait again whose worker was lost before its first token."""
+        self._apply(self._line.give_back(request, monotonic()))
+
+    def _raise(self, answer: QueueFull | TooLate | Changes | None, ask: Ask) -> None:
+        match answer:
+            case QueueFull(depth, retry_after_s):
+                name = ask.priority.name.lower()
+                raise Overloaded(
+                    f"{depth} requests of class {name} wait for model {self.model!r} already",
+                    facts={"model": self.model, "class": name, "depth": depth},
+                    retry_after_s=retry_after_s,
+                )
+            case TooLate(needed_s, left_s):
+                raise DeadlineUnmeetable(
+                    f"its first token would come in {needed_s:.1f} s, and {left_s:.1f} s are left",
+                    facts={"model": self.model, "estimate_s": f"{needed_s:.3f}"},
+                    retry_after_s=RETRY_AFTER_S,
+                )
+            case Changes():
+                self._apply(answer)
+            case None:
+                pass
+
+    def _apply(self, changes: Changes) -> None:
+        for request in changes.preempted:
+            self._metrics.preemptions.inc()
+            if place := self._places.get(request):
+                place.preempt()
+        self._wake(changes.granted)
+        self._count()
 
     def _wake(self, requests: Iterable[RequestId]) -> None:
         for request in requests:
             if place := self._places.get(request):
                 place.news.set()
-        self._count()
+
+    def choose_seat(
+        self,
+        ask: Ask,
+        prepared: worker_pb2.PrepareResponse,
+        avoid: frozenset[tuple[WorkerName, int]],
+    ) -> Replica | None:
+        """Choose the worker of a request whose turn it is; None if none is free yet."""
+        self._unseated.pop(ask.id, None)
+        chains = split(prepared.block_hashes)
+        choice = self.replicas.choose(
+            prompt_tokens(prepared), monotonic(), chains, self._store.match(chains), avoid
+        )
+        if choice is None:
+            self._unseated[ask.id] = self._places[ask.id]
+            return None
+        self._metrics.choices[choice.why].inc()
+        return choice.replica
+
+    def seats_changed(self) -> None:
+        """Show what is booked, and have those look again who found no worker free."""
+        self._metrics.set_booked(self.replicas.booked())
+        self._wake(self._unseated)
 
     def _count(self) -> None:
         self._metrics.in_flight.set(self._line.running_count)
-        self._metrics.queue_depth.set(self._line.waiting_count)
+        for priority, gauge in self._metrics.queue_depth.items():
+            gauge.set(self._line.waiting_of(priority))
+
+
+def prompt_tokens(prepared: worker_pb2.PrepareResponse) -> int:
+    """Count the tokens of a prepared prompt."""
+    return len(prepared.token_ids_le) // TOKEN_BYTES
+
+
+def _turned(before: WorkerView, view: WorkerView) -> bool:
+    return (before.epoch, before.is_ready, before.is_failed) != (
+        view.epoch,
+        view.is_ready,
+        view.is_failed,
+    )
 
 
 class NotServed(NoReadyWorker):
@@ -131,27 +223,36 @@ class NotServed(NoReadyWorker):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A place on a worker, and what is booked there."""
+
+    view: WorkerView
+    booking: Booking
+
+
 class Place:
     """One request's place in its model's line.
 
     Attributes:
         news: set when something has changed for this request.
-        started_s: when its turn came, on the monotonic clock.
+        is_preempted: whether its place on a worker was taken from it.
     """
 
-    def __init__(self, gate: Gate, line: Line, request: RequestId, wait_max_s: float) -> None:
+    def __init__(self, gate: Gate, line: Line, ask: Ask, wait_max_s: float) -> None:
         self._gate = gate
         self._line = line
-        self._request = request
-        self._wait_max_s = wait_max_s
-        self._entered_s = monotonic()
+        self._ask = ask
+        self._left_s = wait_max_s
+        self._failed_on: set[tuple[WorkerName, int]] = set()
+        self._end_call: Callable[[], object] | None = None
         self.news = asyncio.Event()
-        self.started_s: float | None = None
+        self.is_preempted = False
 
     @property
     def position(self) -> int:
         """Requests before it in the queue."""
-        return self._line.position(self._request)
+        return self._line.position(self._ask.id)
 
     async def worker(self) -> WorkerView:
         """Wait for a ready worker.
@@ -167,35 +268,84 @@ class Place:
             await self._wait()
         return view
 
-    def compete(self) -> None:
-        """Say that it is prepared: from now on its turn may come."""
-        self._gate.compete(self._request)
+    def compete(self, prepared: worker_pb2.PrepareResponse) -> None:
+        """Say that it is prepared: from now on its turn may come.
 
-    async def turn(self) -> WorkerView:
-        """Wait for a place on a ready worker, and take it.
+        Raises:
+            DeadlineUnmeetable: it would come too late.
+        """
+        self._gate.compete(self._ask, prepared)
 
-        Returns:
-            The worker.
+    @asynccontextmanager
+    async def seat(self, prepared: worker_pb2.PrepareResponse) -> AsyncGenerator[Seat]:
+        """Wait for a place on a ready worker, and hold it while the block lasts.
+
+        Yields:
+            The place.
 
         Raises:
             NotServed: waiting is in vain.
             QueueTimeout: it has waited as long as it may.
         """
-        while not self._line.is_running(self._request):
-            await self._wait()
-        view = await self.worker()
-        self.started_s = monotonic()
-        return view
+        replica: Replica | None = None
+        while replica is None:
+            if self._line.is_running(self._ask.id):
+                avoid = frozenset(self._failed_on)
+                replica = self._gate.choose_seat(self._ask, prepared, avoid)
+            if replica is None:
+                await self._wait()
+        self.is_preempted = False
+        replicas = self._gate.replicas
+        view, booking = replicas.book(
+            replica, prompt_tokens(prepared), prepared.max_tokens, monotonic()
+        )
+        try:
+            with booking as booked_there:
+                self._gate.seats_changed()
+                yield Seat(view, booked_there)
+        finally:
+            self._end_call = None
+            replicas.breaker(view).left()
+            self._gate.seats_changed()
+
+    def begun(self, seat: Seat) -> None:
+        """Note that the first token is there: the place is kept, and its prompt is computed."""
+        seat.booking.begun()
+        self._gate.begun(self._ask.id)
+        self._gate.replicas.breaker(seat.view).succeeded()
+
+    def has_other(self, view: WorkerView) -> bool:
+        """Whether a ready worker is left that has not failed it, once ``view`` has."""
+        ready = {(one.worker, one.epoch) for one in self._gate.replicas.views if one.is_ready}
+        return bool(ready - self._failed_on - {(view.worker, view.epoch)})
+
+    def failed(self, view: WorkerView) -> None:
+        """Note that a worker failed it, and wait again; another one is preferred."""
+        self._failed_on.add((view.worker, view.epoch))
+        self._gate.replicas.breaker(view).failed(monotonic())
+        self._gate.give_back(self._ask.id)
+
+    def on_preempt(self, end_call: Callable[[], object]) -> None:
+        """Set what ends the call to the worker where the place is taken away."""
+        self._end_call = end_call
+
+    def preempt(self) -> None:
+        """Take its place on a worker away; it waits again."""
+        self.is_preempted = True
+        if self._end_call is not None:
+            self._end_call()
 
     async def _wait(self) -> None:
         self._gate.refuse_if_failed()
         self.news.clear()
-        waited_s = monotonic() - self._entered_s
+        started_s = monotonic()
         try:
-            async with asyncio.timeout(self._wait_max_s - waited_s):
+            async with asyncio.timeout(self._left_s if self._left_s < inf else None):
                 await self.news.wait()
         except TimeoutError:
-            raise _timed_out(self._gate, monotonic() - self._entered_s) from None
+            raise _timed_out(self._gate, monotonic() - self._ask.entered_s) from None
+        finally:
+            self._left_s -= monotonic() - started_s
 
 
 def _timed_out(gate: Gate, elapsed_s: float) -> QueueTimeout:

@@ -41,7 +41,7 @@ class Router:
     def __init__(self, settings: RouterSettings, socket: str, epoch: int) -> None:
         self._settings = settings
         self._socket = socket
-        self.watch = Watch(settings.node, settings.models, self._worker_changed)
+        self.watch = Watch(settings.node, settings.models, settings.replicas, self._worker_changed)
         self.server = RouterServer(settings, epoch, self.watch)
         self.addresses: dict[str, str] = {}
         self._news = asyncio.Event()

@@ -2,8 +2,9 @@
 
 A task makes the answer and puts it in the outbox; the handler's generator sends it. So a slow
 client holds no place on a worker, and Abort or a client that leaves ends the task wherever it
-is. Nothing is sent to a second worker once it was accepted. What the worker does with it is
-in worker/server.py: the next file of a request's way.
+is. Until its first token a request may lose its place, or its worker, and wait for another
+one; after that nothing is tried again. What the worker does with it is in worker/server.py:
+the next file of a request's way.
 """
 
 import asyncio
@@ -14,15 +15,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import grpc
 
-from bramley.common.errors import BramleyError, Draining, WorkerLost
+from bramley.common.errors import BramleyError, Draining, SlowReader, WorkerLost
 from bramley.common.logs import facts
-from bramley.common.status import RemoteError, details_trailers
+from bramley.common.status import RemoteError
 from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2, worker_pb2
+from bramley.router.admission import Ask
+from bramley.router.attempts import PREEMPTED, Attempt, Failure, Retries, is_lost
 from bramley.router.fleet import WorkerView
-from bramley.router.gate import Gate, NotServed, Place
+from bramley.router.gate import Gate, NotServed, Place, Seat
 from bramley.router.metrics import ModelMetrics
 from bramley.router.outbox import Event, Outbox
+from bramley.router.prefixes import StoreView
 from bramley.router.requests import InFlight
 
 if TYPE_CHECKING:
@@ -32,12 +36,6 @@ log = logging.getLogger(__name__)
 
 PREPARE_ATTEMPTS = 2
 SHORT_CALL_S = 30.0
-_LOST = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.INTERNAL,
-)
 
 
 class Workers(Protocol):
@@ -48,6 +46,11 @@ class Workers(Protocol):
         """Where the store answers; empty while none runs."""
         ...
 
+    @property
+    def prefixes(self) -> StoreView:
+        """What the store holds, as far as is known."""
+        ...
+
     def stub(self, view: WorkerView) -> "WorkerServiceAsyncStub":
         """Answer with the client of that ready incarnation."""
         ...
@@ -55,11 +58,6 @@ class Workers(Protocol):
     def lost(self, view: WorkerView) -> None:
         """Give it nothing new until it reports again: a call to it broke."""
         ...
-
-
-def is_lost(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the transport failed, rather than the worker answering with an error."""
-    return error.code() in _LOST and not details_trailers(error)
 
 
 def bounded_s(remaining_s: float | None) -> float:
@@ -84,9 +82,12 @@ class Relay:
         entry: of the registry.
         gate: of the model.
         workers: the way to them.
+        ask: what the gate is told of it.
         wait_max_s: longest wait for a worker and a turn.
         time_remaining: until the client's deadline; None without one.
+        retries: of all requests.
         metrics: of the model.
+        backlog_bytes: of the answer, kept for a client that does not read.
 
     Attributes:
         tokens_sent: put on the client's stream so far.
@@ -99,18 +100,23 @@ class Relay:
         entry: InFlight,
         gate: Gate,
         workers: Workers,
+        ask: Ask,
         wait_max_s: float,
         time_remaining: Callable[[], float | None],
+        retries: Retries,
         metrics: ModelMetrics,
+        backlog_bytes: int,
     ) -> None:
         self._request = request
         self._entry = entry
         self._gate = gate
         self._workers = workers
+        self._ask = ask
         self._wait_max_s = wait_max_s
         self._time_remaining = time_remaining
+        self._retries = retries
         self._metrics = metrics
-        self._outbox = Outbox(request.stream.max_tokens_per_message)
+        self._outbox = Outbox(request.stream.max_tokens_per_message, backlog_bytes)
         self._clock = asyncio.get_running_loop().time
         self._received_s = self._clock()
         self._queue_s = 0.0
@@ -118,6 +124,9 @@ class Relay:
         self._seq_no = 0
         self._finish = 0
         self._is_accepted = False
+        self._has_started = False
+        self._has_begun = False
+        self._progress = -1
         count = request.n if request.HasField("n") else 1
         self._usage = {index: types_pb2.Usage() for index in range(count)}
         self._unfinished = set(self._usage)
@@ -155,19 +164,39 @@ class Relay:
 
     async def _produce(self) -> None:
         try:
-            with self._gate.enter(self._entry.id, self._wait_max_s) as place:
+            with self._gate.enter(self._ask, self._wait_max_s) as place:
                 prepared = await self._prepare(place)
-                place.compete()
+                place.compete(prepared)
                 accepted = generation_pb2.Accepted(
                     request_id=self._entry.id, queue_position=place.position
                 )
                 self._outbox.put(accepted)
-                view = await place.turn()
-                self._queue_s = self._clock() - self._received_s
-                self._metrics.queue_wait.observe(self._queue_s)
-                await self._forward(view, prepared)
+                attempt = self._retries.attempt(self._request)
+                while self._unfinished:
+                    async with attempt.alone(self._gate.suspects_turn):
+                        await self._try(place, prepared, attempt)
         finally:
             self._outbox.close()
+
+    async def _try(
+        self, place: Place, prepared: worker_pb2.PrepareResponse, attempt: Attempt
+    ) -> None:
+        """Have a worker answer; return early where another one is to be tried."""
+        async with place.seat(prepared) as seat:
+            if not self._queue_s:
+                self._queue_s = self._clock() - self._received_s
+                self._metrics.queue_wait.observe(self._queue_s)
+            failure = await self._forward(place, seat, prepared)
+            if failure is None:
+                attempt.ended_well()
+            elif failure.reason != "preempted":
+                if failure.reason == "worker_lost":
+                    attempt.died()
+                is_new = failure.reason != "device_oom" or place.has_other(seat.view)
+                if self._has_begun or not is_new or not attempt.may_retry(failure):
+                    raise failure.error
+                self._metrics.retries[failure.reason].inc()
+                place.failed(seat.view)
 
     async def _prepare(self, place: Place) -> worker_pb2.PrepareResponse:
         question = worker_pb2.PrepareRequest(request=self._request)
@@ -189,29 +218,53 @@ class Relay:
                 if not attempts_left:
                     raise self._lost(view) from error
 
-    async def _forward(self, view: WorkerView, prepared: worker_pb2.PrepareResponse) -> None:
+    async def _forward(
+        self, place: Place, seat: Seat, prepared: worker_pb2.PrepareResponse
+    ) -> Failure | None:
+        """Pass a worker's answer on.
+
+        Returns:
+            What kept it from ending, if another worker might do better.
+
+        Raises:
+            AioRpcError: the worker's own error, that any other would answer with too.
+            CancelledError: the request's end.
+        """
+        view = seat.view
         message = worker_pb2.WorkerServiceGenerateRequest(
             request=self._request, prepared=prepared, internal_id=self._entry.id
         )
         call = self._workers.stub(view).Generate(message, timeout=self._time_remaining())
+        place.on_preempt(call.cancel)
         try:
             async for response in call:
-                self._received(response, view)
+                self._received(response, place, seat)
         except grpc.aio.AioRpcError as error:
-            if not is_lost(error):
+            failure = Failure.of(error, self._lost(view) if is_lost(error) else error)
+            if failure is None:
                 raise
-            self._workers.lost(view)  # before the place is free, or the next one runs into it
+            if failure.reason != "device_oom":
+                self._workers.lost(view)  # before the place is free, or the next one runs into it
+            return failure
+        except asyncio.CancelledError:
+            # Ours to swallow only where preempt() ended the call, and nobody ends the task.
+            task = asyncio.current_task()
+            if not place.is_preempted or (task is not None and task.cancelling()):
+                raise
+            return PREEMPTED
         finally:
             call.cancel()
-        if self._unfinished:
-            raise self._lost(view)
+        return None if not self._unfinished else Failure("worker_lost", self._lost(view))
 
     def _received(
-        self, response: worker_pb2.WorkerServiceGenerateResponse, view: WorkerView
+        self, response: worker_pb2.WorkerServiceGenerateResponse, place: Place, seat: Seat
     ) -> None:
         match response.WhichOneof("event"):
             case "delta":
                 delta = response.delta
+                if not self._has_begun:
+                    self._has_begun = True
+                    place.begun(seat)
                 usage = self._usage[delta.index]
                 usage.completion_tokens = delta.completion_tokens
                 usage.reasoning_tokens = delta.reasoning_tokens
@@ -219,14 +272,19 @@ class Relay:
             case "started":
                 started = response.started
                 started.queue_wait.CopyFrom(to_duration(self._queue_s))
-                started.worker = f"{view.model}-{view.epoch}"
+                started.worker = f"{seat.view.worker}-{seat.view.epoch}"
                 for usage in self._usage.values():
                     usage.prompt_tokens = started.prompt_tokens
                     usage.cached.CopyFrom(started.cached)
-                self._metrics.prompt_tokens.inc(started.prompt_tokens)
-                self._outbox.put(started)
+                if not self._has_started:  # by another worker, before
+                    self._has_started = True
+                    self._metrics.prompt_tokens.inc(started.prompt_tokens)
+                    self._outbox.put(started)
             case "progress":
-                self._outbox.put(response.progress)
+                done = response.progress.prompt_tokens_done
+                if done > self._progress:
+                    self._progress = done
+                    self._outbox.put(response.progress)
             case "finished":
                 finished = response.finished
                 self._usage[finished.index].CopyFrom(finished.usage)
@@ -287,6 +345,9 @@ class Relay:
             yield
         except BramleyError as error:
             code = error.code
+            self._metrics.refused(error.reason)
+            if isinstance(error, SlowReader):
+                self._metrics.cancellations["slow_reader"].inc()
             raise
         except grpc.aio.AioRpcError as error:
             code = error.code().name

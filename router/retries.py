@@ -37,6 +37,9 @@ class Suspects:
     def __init__(self) -> None:
         self._deaths: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._deaths)
+
     def deaths(self, digest: bytes, now_s: float) -> int:
         """How many workers died under a request lately."""
         count, at_s = self._deaths.get(digest, (0, now_s))

@@ -6,9 +6,10 @@ request's way.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from importlib.metadata import version
+from math import inf
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -19,11 +20,12 @@ from bramley.common.errors import (
     BramleyError,
     Draining,
     InvalidRequest,
+    Overloaded,
     UnknownResource,
     Unsupported,
     WorkerLost,
 )
-from bramley.common.ids import ModelName
+from bramley.common.ids import ModelName, RequestId
 from bramley.common.status import details_trailers, to_status
 from bramley.common.wire import is_span, pack_ids, to_duration, to_seconds, unpack_ids
 from bramley.protos.v1 import (
@@ -33,16 +35,21 @@ from bramley.protos.v1 import (
     types_pb2,
     worker_pb2,
 )
-from bramley.router import store
+from bramley.router import flushing, store
+from bramley.router.admission import Ask
+from bramley.router.attempts import Retries, is_lost
+from bramley.router.classes import Priority
+from bramley.router.clients import Clients
 from bramley.router.fleet import WorkerView
 from bramley.router.gate import RETRY_AFTER_S, Gate, NotServed
 from bramley.router.metrics import Metrics, ModelMetrics
-from bramley.router.relay import Relay, Workers, bounded_s, is_lost
+from bramley.router.relay import Relay, Workers, bounded_s
 from bramley.router.requests import Registry
 from bramley.router.settings import RouterSettings
+from bramley.router.totals import Totals
 
 Context = grpc.aio.ServicerContext[Any, Any]
-REQUEST_ID_MAX = 256
+ID_MAX = 256
 N_MAX = 16
 
 
@@ -64,6 +71,8 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
     def __init__(self, settings: RouterSettings, epoch: int, workers: Workers) -> None:
         self._settings = settings
         self._epoch = epoch
+        self._retries = Retries()
+        self._clients = Clients(settings.clients)
         self._workers = workers
         self._started_s = monotonic()
         self.drain_begun = asyncio.Event()
@@ -73,24 +82,32 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         self._of_model: dict[ModelName, ModelMetrics] = {
             name: self.metrics.of_model(name) for name in names
         }
+        self._totals = {name: Totals() for name in names}
         self.gates = {
             name: Gate(
                 name,
-                settings.queue_max,
+                settings.classes,
                 settings.running_max.get(name),
                 self._of_model[name],
+                workers.prefixes,
             )
             for name in names
         }
         for metrics in self._of_model.values():
-            metrics.set_state(WorkerView(ModelName("")).state)
+            metrics.set_state(types_pb2.MODEL_STATE_STARTING)
 
     def worker_changed(self, view: WorkerView, before: WorkerView) -> None:
         """Take in what is now known of a model's worker."""
-        self.gates[view.model].update(view)
-        metrics = self._of_model[view.model]
-        if view.state != before.state:
-            metrics.set_state(view.state)
+        gate, metrics = self.gates[view.model], self._of_model[view.model]
+        gate.update(view)
+        metrics.set_state(gate.view.state)
+        totals = self._totals[view.model]
+        if view.load is None:
+            totals.gone(view.worker)
+        else:
+            for news in totals.news(view.worker, view.epoch, view.load):
+                metrics.reported(*news)
+        metrics.snapshots_owed.set(totals.owed)
         if before.epoch and view.restarts > before.restarts:
             metrics.restarts.inc(view.restarts - before.restarts)
 
@@ -111,20 +128,25 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         """Stream one generation."""
         with ExitStack() as stack:
             try:
-                gate, wait_max_s = self._check(request)
+                gate = self._check(request)
                 entry = stack.enter_context(self.registry.enter(request.request_id))
+                stack.enter_context(self._client_of(request))
             except BramleyError as error:
                 self._count_refusal(request.model, error)
                 raise
             logs.request_id.set(entry.id)
+            ask = _ask(entry.id, request, context.time_remaining())
             relay = Relay(
                 request,
                 entry=entry,
                 gate=gate,
                 workers=self._workers,
-                wait_max_s=wait_max_s,
+                ask=ask,
+                wait_max_s=self._wait_max_s(request, ask.priority),
                 time_remaining=context.time_remaining,
-                metrics=self._of_model[gate.view.model],
+                retries=self._retries,
+                metrics=self._of_model[gate.model],
+                backlog_bytes=self._settings.backlog_bytes,
             )
             async with (
                 _never_again(context),
@@ -134,22 +156,42 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
                 async for response in responses:
                     yield response
 
-    def _check(self, request: generation_pb2.GenerateRequest) -> tuple[Gate, float]:
+    def _check(self, request: generation_pb2.GenerateRequest) -> Gate:
         if self.drain_begun.is_set():
             raise Draining("the router is draining", retry_after_s=RETRY_AFTER_S)
         gate = self._gate(request.model)
         if request.WhichOneof("input") is None:
             raise InvalidRequest("input", "none of chat, text and token_ids is set")
-        if len(request.request_id) > REQUEST_ID_MAX:
-            raise InvalidRequest("request_id", f"longer than {REQUEST_ID_MAX} characters")
+        for field in ("request_id", "fairness_key"):
+            if len(getattr(request, field)) > ID_MAX:
+                raise InvalidRequest(field, f"longer than {ID_MAX} characters")
         if request.HasField("n") and not 1 <= request.n <= N_MAX:
             raise InvalidRequest("n", f"{request.n} is not within 1 and {N_MAX}")
-        wait_max_s = self._settings.queue_timeout_s
+        if request.HasField("max_queue_time") and not is_span(request.max_queue_time):
+            raise InvalidRequest("max_queue_time", "is negative, or no time at all")
+        return gate
+
+    @contextmanager
+    def _client_of(self, request: generation_pb2.GenerateRequest) -> Generator[None]:
+        """Count a request for its client for the length of the block."""
+        key = request.fairness_key
+        if too_many := self._clients.enter(key, monotonic()):
+            raise Overloaded(
+                f"client {key!r} has reached its limit of {too_many.limit}",
+                reason=too_many.reason,
+                facts={"client": key, "limit": too_many.limit},
+                retry_after_s=too_many.retry_after_s,
+            )
+        try:
+            yield
+        finally:
+            self._clients.leave(key)
+
+    def _wait_max_s(self, request: generation_pb2.GenerateRequest, priority: Priority) -> float:
+        wait_max_s = self._settings.classes.of(priority).queue_timeout_s
         if request.HasField("max_queue_time"):
-            if not is_span(request.max_queue_time):
-                raise InvalidRequest("max_queue_time", "is negative, or no time at all")
-            wait_max_s = min(wait_max_s, to_seconds(request.max_queue_time))
-        return gate, wait_max_s
+            return min(wait_max_s, to_seconds(request.max_queue_time))
+        return wait_max_s
 
     def _gate(self, model: str) -> Gate:
         if not model:
@@ -165,6 +207,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             self.metrics.refused(error.code)
         else:
             metrics.ended(error.code, 0)
+            metrics.refused(error.reason)
 
     async def Tokenize(
         self, request: router_pb2.TokenizeRequest, context: Context
@@ -281,9 +324,12 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         """Have what the cache store holds on the medium."""
         address = store.address_of(self._workers.store)
         roots = await self._cache_roots(request.model, context) if request.model else [b""]
+        gates = [self._gate(request.model)] if request.model else self.gates.values()
+        views = [view for gate in gates for view in gate.replicas.views if view.is_ready]
+        unsaved = await flushing.hand_over(self._workers, views, context.time_remaining())
         async with _passing_on(context):
             answers = [await store.flush(address, root, context.time_remaining()) for root in roots]
-        return store.together(answers)
+        return flushing.with_unsaved(store.together(answers), unsaved)
 
     async def CloseSession(
         self, request: router_pb2.CloseSessionRequest, context: Context
@@ -341,6 +387,26 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             first_differing_block=told.first_differing_block,
             mismatched_fields=told.mismatched_fields,
         )
+
+
+def _priority(request: generation_pb2.GenerateRequest) -> Priority:
+    """The class of a request; one that is unset, or newer than this router, is DEFAULT."""
+    known = request.priority in list(Priority)
+    return Priority(request.priority) if known else Priority.DEFAULT
+
+
+def _ask(
+    request_id: RequestId, request: generation_pb2.GenerateRequest, remaining_s: float | None
+) -> Ask:
+    now_s = monotonic()
+    return Ask(
+        id=request_id,
+        priority=_priority(request),
+        key=request.fairness_key,
+        nbytes=request.ByteSize(),
+        entered_s=now_s,
+        deadline_s=inf if remaining_s is None else now_s + remaining_s,
+    )
 
 
 def _model(gate: Gate) -> router_pb2.Model:

@@ -1,15 +1,22 @@
-"""Asks the node's cache store; without one, says so.
+"""Asks the node's cache store, and follows what comes to it and goes; without one, says so.
 
 A call opens a channel of its own: there are few of them, and the store may be another
 incarnation at the next one.
 """
 
+import logging
+
 import grpc
 
 from bramley.common.errors import NotLoaded, StoreLost
+from bramley.common.logs import facts
 from bramley.common.rpc import open_channel
 from bramley.protos.v1 import cachestore_pb2, cachestore_pb2_grpc, router_pb2
-from bramley.router.relay import is_lost
+from bramley.router.attempts import is_lost
+from bramley.router.prefixes import Gap, StoreView
+from bramley.router.reconnect import Backoff
+
+log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1.0
 
@@ -72,3 +79,29 @@ def together(answers: list[router_pb2.FlushCacheResponse]) -> router_pb2.FlushCa
         bytes=sum(answer.bytes for answer in answers),
         longest_prefix_tokens=max(answer.longest_prefix_tokens for answer in answers),
     )
+
+
+async def follow(address: str, view: StoreView, backoff: Backoff) -> None:
+    """Keep a view of what a store holds, until it ends or cannot be told on from where it was."""
+    async with open_channel(address) as channel:
+        stub = cachestore_pb2_grpc.CacheStoreServiceStub(channel)
+        call = stub.Watch(
+            cachestore_pb2.CacheStoreServiceWatchRequest(after_sequence=view.sequence)
+        )
+        try:
+            async for told in call:
+                backoff.reset()
+                _take(view, told)
+        except Gap as gap:
+            log.info("the view of the store begins anew", extra=facts(gap=gap))
+            view.reset(0, 0)
+        finally:
+            call.cancel()
+
+
+def _take(view: StoreView, told: cachestore_pb2.CacheStoreServiceWatchResponse) -> None:
+    if told.reset:
+        view.reset(told.epoch, told.sequence)
+        return
+    tier = "ram" if told.tier == cachestore_pb2.TIER_RAM else "ssd"
+    view.apply(told.epoch, told.sequence, told.stored_hashes, told.removed_hashes, tier)

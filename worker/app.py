@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2
 from bramley.cachestore.client import StoreClient
 from bramley.common import rpc
 from bramley.common.child import Child, ChildContext
+from bramley.common.ids import model_of
 from bramley.common.logs import facts
 from bramley.common.main import leave, run_child
 from bramley.protos.v1 import worker_pb2, worker_pb2_grpc
@@ -131,7 +132,7 @@ def _info(context: ChildContext, blas: Blas) -> worker_pb2.InfoResponse:
     )
     packages = ("bramley", "mlx", "mlx-lm", "transformers", "grpcio")
     return worker_pb2.InfoResponse(
-        model=context.name,
+        model=model_of(context.name),
         epoch=context.epoch,
         backend=backend,
         blas=blas.name if backend == "cpu" else "",

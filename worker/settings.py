@@ -5,6 +5,8 @@ from typing import Annotated
 import msgspec
 
 ModelName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+# The second worker of a model is NAME@2.
+WorkerName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(@[0-9]+)?$")]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 

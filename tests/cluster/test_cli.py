@@ -114,10 +114,10 @@ def test_up_in_the_foreground_is_the_supervisor(shell: Shell) -> None:
 
 
 def test_wrong_setting_is_told_with_its_key(shell: Shell) -> None:
-    up = shell.run("up", "--detach", *ANYWHERE, "--set", "router.queue_max=0")
+    up = shell.run("up", "--detach", *ANYWHERE, "--set", "router.classes.bulk.queue_max=0")
     assert up.returncode == 2
     (line,) = up.stderr.splitlines()
-    assert line.startswith("bramley: router.queue_max: ")
+    assert line.startswith("bramley: router.classes.bulk.queue_max: ")
 
 
 def test_second_cluster_in_a_folder_is_refused(shell: Shell) -> None:

@@ -8,6 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from bramley.common.status import RemoteError
 from bramley.protos.v1 import node_pb2, router_pb2, types_pb2
+from bramley.router.classes import Classes, DefaultRule
 from support.routing import Bench, ask, collect, read_until, routed, text_of, until
 from support.script import Script
 
@@ -51,14 +52,17 @@ async def test_b058_a_request_dropped_while_waiting_never_reaches_a_worker() -> 
 
 
 async def test_a_full_queue_refuses_at_once_and_says_when_to_return() -> None:
-    async with routed(Script(max_rows=1), queue_max=2) as bench:
+    async with routed(
+        Script(max_rows=1), classes=Classes(default=DefaultRule(queue_max=2))
+    ) as bench:
         calls = [bench.stub.Generate(ask(labels=STALLED)) for _ in range(3)]
         await until(lambda: gate_counts(bench) == (1, 2))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await collect(bench.stub.Generate(ask()))
         error = RemoteError(caught.value)
         assert error.status_code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert (error.reason, error.facts) == ("QUEUE_FULL", {"model": "fake", "depth": "2"})
+        assert error.reason == "QUEUE_FULL"
+        assert error.facts == {"model": "fake", "class": "default", "depth": "2"}
         assert error.retry_after_s
         for call in calls:
             call.cancel()
@@ -91,7 +95,9 @@ async def test_requests_wait_for_a_model_that_loads() -> None:
 
 
 async def test_waiting_for_a_model_that_loads_too_long_says_so() -> None:
-    async with routed(Script(load_s=-1), is_ready=False, queue_timeout_s=0.1) as bench:
+    async with routed(
+        Script(load_s=-1), is_ready=False, classes=Classes(default=DefaultRule(queue_timeout_s=0.1))
+    ) as bench:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await collect(bench.stub.Generate(ask()))
         error = RemoteError(caught.value)

@@ -279,4 +279,8 @@ async def test_metrics_count_ends_and_return_to_zero() -> None:
         assert seen[f"bramley_router_time_to_first_token_seconds_count{{{model}}}"] == 1
         assert seen[f'bramley_router_worker_state{{{model},state="READY"}}'] == 1
         assert seen[f"bramley_router_requests_in_flight{{{model}}}"] == 0
-        assert seen[f"bramley_router_queue_depth{{{model}}}"] == 0
+        assert seen[f'bramley_router_queue_depth{{class="default",{model}}}'] == 0
+        assert seen[f'bramley_router_refusals_total{{{model},reason="already_exists"}}'] == 1
+        assert seen[f'bramley_router_routing_decisions_total{{{model},why="only"}}'] == 3
+        for what in ("requests", "prefill_tokens", "memory_bytes"):
+            assert seen[f"bramley_router_booked_{what}{{{model}}}"] == 0

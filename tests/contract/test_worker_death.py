@@ -7,6 +7,7 @@ import pytest
 
 from bramley.common.status import RemoteError
 from bramley.protos.v1 import node_pb2, types_pb2
+from bramley.router.classes import Classes, DefaultRule
 from support.routing import (
     Bench,
     ask,
@@ -27,28 +28,31 @@ def has_died(bench: Bench) -> bool:
     return bench.node.processes["fake"].state == node_pb2.PROCESS_STATE_BACKOFF
 
 
-@pytest.mark.parametrize(
-    ("point", "kinds"),
-    [
-        ("accepted", ["accepted"]),
-        ("started", ["accepted", "started"]),
-        ("delta", ["accepted", "started", "delta"]),
-    ],
-)
-async def test_a_stream_whose_worker_dies_ends_with_worker_lost(
-    point: str, kinds: list[str]
-) -> None:
+async def test_a_stream_whose_worker_dies_after_a_token_ends_with_worker_lost() -> None:
     async with routed(in_processes=True) as bench:
-        call = bench.stub.Generate(ask(labels={"fake.die": point}))
+        call = bench.stub.Generate(ask(labels={"fake.die": "delta"}))
         seen, raised = await collect_until_error(call)
         error = RemoteError(raised)
         assert error.status_code is grpc.StatusCode.UNAVAILABLE
         assert error.reason == "WORKER_LOST"
-        assert kinds_of(seen) == kinds
+        assert kinds_of(seen) == ["accepted", "started", "delta"]
         tokens = sum(len(response.delta.token_ids) for response in seen)
         assert error.facts == {"model": "fake", "tokens_emitted": str(tokens)}
-        metadata = dict(raised.trailing_metadata() or ())
-        assert metadata.get("grpc-retry-pushback-ms") == ("-1" if tokens else None)
+        assert ("grpc-retry-pushback-ms", "-1") in tuple(raised.trailing_metadata() or ())
+
+
+@pytest.mark.parametrize("point", ["accepted", "started"])
+async def test_a_request_whose_worker_dies_before_a_token_is_answered_by_the_next(
+    point: str,
+) -> None:
+    async with routed(Script(tokens=2, actions={"die": point})) as bench:
+        bench.node.scripts["fake"] = Script(tokens=2)
+        call = asyncio.create_task(collect(bench.stub.Generate(ask())))
+        await until(lambda: has_died(bench))
+        await bench.node.start("fake")
+        responses = await call
+        assert kinds_of(responses) == ["accepted", "started", "delta", "finished"]
+        assert text_of(responses) == "0 1 "
 
 
 async def test_the_other_models_streams_go_on() -> None:
@@ -66,8 +70,8 @@ async def test_the_other_models_streams_go_on() -> None:
 
 async def test_requests_that_wait_outlive_the_worker() -> None:
     async with routed(Script(max_rows=1, tokens=2), in_processes=True) as bench:
-        running = bench.stub.Generate(ask(labels={"fake.stall": "started"}))
-        await read_until(running, "started")
+        running = bench.stub.Generate(ask(labels=SLOW))
+        await read_until(running, "delta")
         waiting = bench.stub.Generate(ask())
         await read_until(waiting, "accepted")
         await bench.node.kill("fake")
@@ -125,7 +129,9 @@ async def test_a_draining_worker_that_serves_again_is_taken_again() -> None:
 
 
 async def test_a_prepare_that_failed_on_a_worker_that_lives_is_tried_there_again() -> None:
-    async with routed(Script(tokens=2), queue_timeout_s=5.0) as bench:
+    async with routed(
+        Script(tokens=2), classes=Classes(default=DefaultRule(queue_timeout_s=5.0))
+    ) as bench:
         bench.node.workers["fake"].hang_ups = 1
         responses = await collect(bench.stub.Generate(ask()))
         assert text_of(responses) == "0 1 "

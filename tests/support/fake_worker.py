@@ -62,6 +62,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         closed: sessions that CloseSession named, with their salts.
         owed: rows that Flush says are not stored.
         flushes: seconds that each Flush was given.
+        ignores_scripts: whether it does nothing that a script or a label asks of it any more.
         running: streams now; ``running_most`` is the most so far.
     """
 
@@ -85,6 +86,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.closed: list[tuple[str, str]] = []
         self.owed = 0
         self.flushes: list[float] = []
+        self.ignores_scripts = False
         self.running = 0
         self.running_most = 0
 
@@ -324,7 +326,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _act(self, point: str, script: Script) -> None:
         for action, where in script.actions.items():
-            if where != point:
+            if where != point or self.ignores_scripts:
                 continue
             match action:
                 case "die":

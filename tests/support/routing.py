@@ -43,6 +43,11 @@ class Bench:
         """Wait until the router sees the model's worker as ready."""
         await self.state(types_pb2.MODEL_STATE_READY, model)
 
+    async def all_ready(self, workers: int, model: str = MODEL) -> None:
+        """Wait until so many of the model's workers are ready."""
+        replicas = self.router.server.gates[ModelName(model)].replicas
+        await until(lambda: sum(view.is_ready for view in replicas.views) == workers)
+
     async def state(self, state: types_pb2.ModelState.ValueType, model: str = MODEL) -> None:
         """Wait until the router shows the model in ``state``."""
         gate = self.router.server.gates[ModelName(model)]

@@ -65,7 +65,7 @@ def test_what_would_lose_order_or_pass_the_limit_stays_apart(first: Delta, secon
 
 
 async def test_what_nobody_fetched_is_joined_and_what_was_is_not() -> None:
-    outbox = Outbox(0)
+    outbox = Outbox(0, bytes_max=1 << 20)
     outbox.put(Delta(text="a"))
     assert await outbox.get() == Delta(text="a")
     for text in "bcd":
@@ -76,7 +76,7 @@ async def test_what_nobody_fetched_is_joined_and_what_was_is_not() -> None:
 
 
 async def test_a_slow_reader_of_several_answers_gets_one_delta_of_each() -> None:
-    outbox = Outbox(0)
+    outbox = Outbox(0, bytes_max=1 << 20)
     for text in "abc":
         for index in range(3):
             outbox.put(Delta(index=index, text=f"{text}{index}"))
@@ -91,7 +91,7 @@ async def test_a_slow_reader_of_several_answers_gets_one_delta_of_each() -> None
 
 
 async def test_what_is_joined_to_is_still_to_be_fetched() -> None:
-    outbox = Outbox(2)
+    outbox = Outbox(2, bytes_max=1 << 20)
     for token in range(3):
         outbox.put(Delta(token_ids=[token]))
     assert await outbox.get() == Delta(token_ids=[0, 1])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bramley.common.ids import ModelName
+from bramley.common.ids import ModelName, WorkerName
 from bramley.protos.v1 import node_pb2, types_pb2, worker_pb2
 from bramley.router.fleet import (
     Event,
@@ -45,7 +45,7 @@ def load(
 
 
 def after(*events: Event) -> WorkerView:
-    view = WorkerView(ModelName("m"))
+    view = WorkerView(ModelName("m"), WorkerName("m"))
     for event in events:
         view = apply(view, event)
     return view

@@ -1,45 +1,76 @@
-"""Which worker a request goes to."""
+"""Which worker a request goes to, and why."""
 
-from bramley.common.ids import ModelName
-from bramley.protos.v1 import node_pb2, types_pb2, worker_pb2
-from bramley.router.fleet import WorkerView
-from bramley.router.routing import Candidate, choose_worker
+from typing import Any
 
-
-def candidate(
-    epoch: int, *, booked: int = 0, reported: int = 0, is_ready: bool = True
-) -> Candidate:
-    state = types_pb2.MODEL_STATE_READY if is_ready else types_pb2.MODEL_STATE_LOADING
-    view = WorkerView(
-        ModelName("m"),
-        epoch=epoch,
-        process=node_pb2.PROCESS_STATE_RUNNING,
-        address="unix:x",
-        load=worker_pb2.Load(state=state, requests_running=reported),
-    )
-    return Candidate(view, booked)
+from bramley.router.prefixes import Stored
+from bramley.router.routing import SPILL_REQUESTS, Choice, Replica, choose
 
 
-def test_nobody_is_chosen_when_nobody_is_ready() -> None:
-    assert choose_worker([]) is None
-    assert choose_worker([candidate(1, is_ready=False)]) is None
+def chosen(*replicas: Replica, prompt_tokens: int = 1000) -> tuple[str, str]:
+    choice = choose(replicas, prompt_tokens)
+    assert isinstance(choice, Choice)
+    return choice.replica.name, choice.why
 
 
-def test_the_only_ready_one_is_chosen() -> None:
-    choice = choose_worker([candidate(1, is_ready=False), candidate(2, booked=9)])
-    assert choice is not None
-    assert choice.epoch == 2
+def replica(name: str, **fields: Any) -> Replica:
+    if "requests" in fields:
+        fields.setdefault("booked", fields["requests"])
+    return Replica(name=name, **fields)
 
 
-def test_the_least_loaded_is_chosen_by_bookings_and_reports() -> None:
-    choice = choose_worker(
-        [candidate(1, booked=3), candidate(2, reported=2), candidate(3, booked=1, reported=4)]
-    )
-    assert choice is not None
-    assert choice.epoch == 2
+def test_without_a_worker_there_is_no_choice() -> None:
+    assert choose([], 10) is None
 
 
-def test_the_first_of_equals_is_chosen() -> None:
-    choice = choose_worker([candidate(1, booked=1), candidate(2, booked=1)])
-    assert choice is not None
-    assert choice.epoch == 1
+def test_one_worker_is_taken_as_long_as_it_has_a_place() -> None:
+    assert chosen(replica("a", places=2, requests=1)) == ("a", "only")
+    assert choose([replica("a", places=2, requests=2)], 10) is None
+
+
+def test_reports_that_lag_fill_no_place() -> None:
+    assert chosen(replica("a", places=2, booked=0, requests=2)) == ("a", "only")
+
+
+def test_the_least_loaded_one_is_first_and_then_the_one_used_longest_ago() -> None:
+    assert chosen(replica("a", requests=1), replica("b")) == ("b", "load")
+    a, b = replica("a", last_used=2), replica("b", last_used=1)
+    assert chosen(a, b) == ("b", "load")
+
+
+def test_a_prompt_goes_where_its_row_is() -> None:
+    a, b = replica("a", requests=1, row_tokens=768), replica("b")
+    assert chosen(a, b) == ("a", "prefix")
+
+
+def test_a_stored_prefix_is_nearly_as_good_as_a_row() -> None:
+    stored = replica("a", stored=Stored(ram=768))
+    assert chosen(stored, replica("b", row_tokens=512)) == ("a", "prefix")
+    assert chosen(stored, replica("b", row_tokens=768)) == ("b", "prefix")
+    on_disk = replica("b", stored=Stored(ssd=768))
+    assert chosen(stored, on_disk) == ("a", "prefix")
+
+
+def test_what_waits_there_counts_as_seconds() -> None:
+    a, b = replica("a", prefill_tokens=4000, row_tokens=768), replica("b")
+    assert chosen(a, b) == ("b", "load")
+    slow = replica("a", prefill_rate=100.0)
+    assert chosen(slow, replica("b", prefill_rate=1000.0, prefill_tokens=2000)) == ("b", "load")
+
+
+def test_a_prefix_draws_no_more_requests_than_the_spill_allows() -> None:
+    for requests in range(8):
+        busy = replica("a", requests=requests, row_tokens=100_000, prefill_rate=1.0)
+        found = chosen(busy, replica("b"), prompt_tokens=100_000)
+        assert found == (("a", "prefix") if requests < SPILL_REQUESTS else ("b", "spill"))
+
+
+def test_a_worker_that_fails_is_left_alone_unless_it_is_the_last() -> None:
+    broken = replica("a", breaker="open", row_tokens=768)
+    assert chosen(broken, replica("b", requests=2)) == ("b", "only")
+    assert choose([broken, replica("b", places=1, requests=1)], 10) is None
+    assert chosen(broken) == ("a", "last")
+    assert chosen(broken, replica("b", breaker="open", requests=1)) == ("a", "last")
+
+
+def test_a_worker_that_failed_gets_one_probe_when_its_time_has_come() -> None:
+    assert chosen(replica("a"), replica("b", breaker="half_open")) == ("b", "probe")
