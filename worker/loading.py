@@ -1,6 +1,7 @@
 """Brings a model up: files to an executor on the engine's thread, tokenizer beside it."""
 
 import functools
+import inspect
 import logging
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from bramley.worker.engine.assembly import make_executor
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.selfcheck import choose_lane
 from bramley.worker.intake import ModelFacts
+from bramley.worker.lanes import code_digest, remember, remembered
+from bramley.worker.models.contract import Lane, ModelParts
 from bramley.worker.models.errors import ModelError
 from bramley.worker.prefix import StateFacts
 from bramley.worker.settings import WorkerSettings
@@ -112,7 +115,9 @@ def _load(
         weights, config, tokens = digesting.result()
     context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
     parts = model_parts(model.model, vocabulary=model.vocabulary, heads=model.heads)
-    lane = choose_lane(parts, numerics.sum_panel)
+    epoch = f"{EPOCH} mlx {metadata.version('mlx')} {model.dtype} {numerics.name}"
+    depends_on = (weights, config, epoch, str(numerics.sum_panel), _code_of_check(model.model))
+    lane = _lane(parts, numerics.sum_panel, _memo(folder, settings, "lanes"), depends_on)
     executor, cohort = make_executor(
         parts, lane, context_tokens=context, sum_panel=numerics.sum_panel
     )
@@ -123,7 +128,7 @@ def _load(
         tokenizer_digest=tokens,
         kv_scheme=tuple(layer.kind for layer in state_layers),
         layout=layout(state_layers),
-        numerics_epoch=f"{EPOCH} mlx {metadata.version('mlx')} {model.dtype} {numerics.name}",
+        numerics_epoch=epoch,
     )
     eos = frozenset(tokenizer.eos_token_ids)
     log.info(
@@ -162,13 +167,33 @@ def _load(
 
 
 def _digests(folder: Path, settings: WorkerSettings) -> tuple[str, str, str]:
-    memo = Path(settings.import_dir or folder) / "digests.json"
+    memo = _memo(folder, settings, "digests")
     tokenizer_files = sorted(folder.glob("tokenizer*")) + sorted(folder.glob("*chat_template*"))
     return (
         weights_digest(folder, memo),
         file_digest([folder / "config.json"]),
         file_digest(tokenizer_files),
     )
+
+
+def _memo(folder: Path, settings: WorkerSettings, name: str) -> Path:
+    return Path(settings.import_dir or folder) / f"{name}.json"
+
+
+def _code_of_check(model: object) -> str:
+    """Digest the code that a self-check runs: the model's file, those beside it, and ours."""
+    own = Path(__file__).parent
+    beside = Path(inspect.getfile(type(model))).parent
+    return code_digest([own / "cache", own / "models", own / "engine", beside])
+
+
+def _lane(parts: ModelParts, sum_panel: int, memo: Path, depends_on: tuple[str, ...]) -> Lane:
+    """Choose the lane, or remember what was chosen when all was as it is."""
+    lane = remembered(memo, depends_on)
+    if lane is None:
+        lane = choose_lane(parts, sum_panel)
+        remember(memo, depends_on, lane)
+    return lane
 
 
 def _folder(settings: WorkerSettings) -> Path:
