@@ -38,6 +38,7 @@ from bramley.cachestore.format import encode_header
 from bramley.cachestore.namespaces import Namespace
 from bramley.cachestore.objects import padded
 from bramley.cachestore.store import Store
+from bramley.cachestore.threads import Late
 from bramley.common.errors import (
     AlreadyExists,
     InvalidRequest,
@@ -48,6 +49,7 @@ from bramley.common.logs import facts
 
 log = logging.getLogger(__name__)
 
+_READ_S = 10.0  # of a part, whatever else is read
 _YIELD_EVERY = 64  # objects looked at between two turns of the event loop
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP}
 
@@ -218,7 +220,7 @@ class _Choice:
 
 async def _write(store: Store, writer: "_Writer", number: int, entry: Entry) -> None:
     """Write one object, from where its bytes are, each part proved."""
-    stored, disk = entry.object, store.tiers.disk
+    stored = entry.object
     if entry.run is not None:
         payload = store.tiers.memory.view(entry.run)[: stored.payload_bytes]
         sizes = [part.nbytes for part in stored.parts]
@@ -228,18 +230,31 @@ async def _write(store: Store, writer: "_Writer", number: int, entry: Entry) -> 
             raise _lost(entry)
         await asyncio.to_thread(writer.write, number, encode_header(stored), [payload])
         return
-    pieces: list[memoryview] = []
-    for at, part in enumerate(stored.parts):
-        piece = memoryview(bytearray(padded(part.nbytes)))
-        try:
-            if disk is None:
-                raise _lost(entry)
-            await asyncio.to_thread(disk.read_into, entry.id, at, at, piece)
-        except OSError as error:
-            await store.tiers.prove_file(entry)  # which sets it aside, or counts against it
-            raise _lost(entry) from error
-        pieces.append(piece)
+    pieces = [await _read(store, entry, at) for at in range(len(stored.parts))]
     await asyncio.to_thread(writer.write, number, encode_header(stored), pieces)
+
+
+async def _read(store: Store, entry: Entry, number: int) -> memoryview:
+    """Read a part that is on the disk only, among those that requests wait for."""
+    tiers = store.tiers
+    piece = memoryview(bytearray(padded(entry.object.parts[number].nbytes)))
+    if tiers.disk is None:
+        raise _lost(entry)
+    if tiers.reads.is_stuck:
+        raise _late()
+    work = tiers.reads.start(tiers.disk.read_into, entry.id, number, number, piece)
+    try:
+        await work.within(_READ_S)
+    except Late as late:
+        raise _late() from late
+    except OSError as error:
+        await tiers.prove_file(entry)  # which sets it aside, or counts against it
+        raise _lost(entry) from error
+    return piece
+
+
+def _late() -> Overloaded:
+    return Overloaded("the disk does not answer", reason="DISK_LATE", retry_after_s=1.0)
 
 
 def _lost(entry: Entry) -> NotLoaded:
