@@ -162,6 +162,17 @@ class SimulatedDisk(Files):
         name = path.rsplit("/", maxsplit=1)[-1]
         folder.names[name] = folder.synced[name] = planted
 
+    def paths(self) -> dict[str, str]:
+        """Where each object's file is, by id."""
+        names = (path for path in self.content() if path.endswith(".kvx"))
+        return {path.rsplit("/", 1)[-1].removesuffix(".kvx"): path for path in names}
+
+    def change(self, path: str, content: bytes) -> None:
+        """Put other content into a file, whose time and number stay: as a bad drive does."""
+        file = self._node(self.mount / path)
+        assert isinstance(file, File)
+        file.content = file.synced = content
+
     def write_back(self) -> None:
         """Sync everything, as the system does by itself now and then."""
         for node in _nodes(self.root):
