@@ -186,7 +186,8 @@ async def test_an_answer_that_nobody_reads_is_cut_off_and_frees_its_row() -> Non
     script = Script(tokens=4000, context_tokens=1 << 20)
     async with routed(script, backlog_bytes=10_000) as bench:
         context: Any = _Unread()
-        async with aclosing(bench.router.server.Generate(ask(), context)) as responses:
+        stream: Any = bench.router.server.Generate(ask(), context)
+        async with aclosing(stream) as responses:
             await anext(responses)
             worker = bench.node.workers["fake"]
             await until(lambda: len(worker.cancelled) == 1)

@@ -131,9 +131,7 @@ async def test_health_tells_that_the_router_drains() -> None:
                 pass
             watching.cancel()
         assert not draining.done()
-        await bench.node.kill("fake")
-        with pytest.raises(grpc.aio.AioRpcError):
-            await collect(running)
+        running.cancel()
         await draining
 
 
