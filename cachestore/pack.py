@@ -269,7 +269,7 @@ class _Writer:
     def __init__(self, files: Files, path: Path, manifest: Manifest, count: int) -> None:
         self._files = files
         self._path = path
-        self._tmp = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
+        self._tmp = path.with_name(f".{secrets.token_hex(8)}.export")
         self._manifest = manifest
         self._manifest_bytes = len(encode_manifest(manifest))
         self._places = places(self._manifest_bytes, manifest.files)

@@ -82,7 +82,7 @@ async def unpack(store: Store, path: Path, files: Files) -> AsyncGenerator[Unpac
 
     ``Unfit`` is raised for a file that is not to be taken in, and nothing of it is;
     ``Overloaded`` where there is no room for all of it, and what was taken in stays;
-    ``NotLoaded`` where the store keeps the state of the model otherwise, or is stopping.
+    ``NotLoaded`` where the store keeps the state of the model otherwise.
     """
     archive = _Archive(files, path)
     with file_errors(), contextlib.closing(archive):

@@ -10,14 +10,14 @@ from bramley.protos.v1.worker_pb2 import InfoRequest
 from bramley.protos.v1.worker_pb2_grpc import WorkerServiceStub
 
 
-def models_by_root(processes: Iterable[Process], timeout_s: float) -> dict[bytes, str]:
+def roots_by_model(processes: Iterable[Process], timeout_s: float) -> dict[str, list[bytes]]:
     """Ask each worker that runs.
 
     Returns:
-        Names of models by root; a worker that does not answer is left out. Two models of one
-        identity share their namespaces, which bear the name of the first.
+        Roots by the name of the model; a worker that does not answer is left out. Two models of
+        one identity share their namespaces.
     """
-    found: dict[bytes, str] = {}
+    found: dict[str, list[bytes]] = {}
     for one in sorted(processes, key=lambda each: each.name):
         if (one.role, one.state) != ("worker", "running"):
             continue
@@ -26,6 +26,5 @@ def models_by_root(processes: Iterable[Process], timeout_s: float) -> dict[bytes
                 told = WorkerServiceStub(channel).Info(InfoRequest(), timeout=timeout_s)
             except grpc.RpcError:
                 continue
-        for root in told.cache_roots:
-            found.setdefault(root, one.name)
+        found[one.name] = list(told.cache_roots)
     return found

@@ -113,9 +113,10 @@ def _roots(store: Store, wanted: Selection) -> Iterable[bytes]:
         return [b""]
     found = store.namespaces()
     if wanted.model:
-        own = [one for one in found if one.model == wanted.model]
+        roots = {root.hex() for root in store.models.get(wanted.model, ())}
+        own = [one for one in found if one.root in roots]
         if not own:
-            names = ", ".join(sorted(set(store.models.values()))) or "none"
+            names = ", ".join(sorted(store.models)) or "none"
             raise InvalidRequest(
                 "--model",
                 f"no worker of {wanted.model!r} runs, so that its namespaces are not known:"

@@ -33,13 +33,20 @@ class Store:
 
     Args:
         target: gRPC target.
-        models: names of models by root of their namespaces, as far as they are known.
+        models: roots of their namespaces by name, as far as they are known.
+
+    Attributes:
+        models: the same; of several with one root the first gives its objects their name.
     """
 
-    def __init__(self, target: str, models: Mapping[bytes, str] | None = None) -> None:
+    def __init__(self, target: str, models: Mapping[str, Sequence[bytes]] | None = None) -> None:
         self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
         self._stub = CacheStoreServiceStub(self._channel)
         self.models = models or {}
+        self._names: dict[bytes, str] = {}
+        for name, roots in self.models.items():
+            for root in roots:
+                self._names.setdefault(root, name)
 
     def __enter__(self) -> "Store":
         return self
@@ -65,7 +72,7 @@ class Store:
         return [
             CachedNamespace(
                 root=one.root.hex(),
-                model=self.models.get(one.root, ""),
+                model=self._names.get(one.root, ""),
                 identity=_fields(one.identity),
                 objects=one.objects,
                 bytes=one.bytes,
@@ -108,7 +115,7 @@ class Store:
             id=told.object_id,
             short_id=told.object_id[: max(SHORT_ID, told.unique_characters)],
             namespace=told.root.hex(),
-            model=self.models.get(told.root, ""),
+            model=self._names.get(told.root, ""),
             kind=short_name(pb.ObjectKind, told.kind).lower(),
             group=told.group,
             first_token=told.first_token,

@@ -41,12 +41,12 @@ def opened(state_dir: Path) -> Generator["Store"]:
         The store.
     """
     target = store(state_dir)
-    from bramley.client.namespaces import models_by_root  # noqa: PLC0415 -- gRPC, from here on
+    from bramley.client.namespaces import roots_by_model  # noqa: PLC0415 -- gRPC, from here on
     from bramley.client.store import Store  # noqa: PLC0415
     from bramley.client.supervisor import processes  # noqa: PLC0415
 
     running = processes(read_node(state_dir).node, ANSWER_S)
-    with Store(target, models_by_root(running, ANSWER_S)) as found:
+    with Store(target, roots_by_model(running, ANSWER_S)) as found:
         yield found
 
 
@@ -218,6 +218,11 @@ def _objects(count: int) -> str:
     return f"{count} object" if count == 1 else f"{count} objects"
 
 
+def _printable(text: str) -> str:
+    """Leave out what a terminal might obey: clients choose these words."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def _show(objects: "Sequence[CachedObject]") -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -234,7 +239,7 @@ def _show(objects: "Sequence[CachedObject]") -> None:
             size_text(one.bytes),
             one.promise,
             "+".join(one.tiers),
-            one.session,
+            _printable(one.session),
             "" if one.idle_s is None else _duration(one.idle_s),
             _duration(one.pinned_s) if one.pinned_s else "",
         )

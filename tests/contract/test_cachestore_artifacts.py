@@ -217,6 +217,15 @@ async def test_an_import_larger_than_the_tier_is_refused_with_both_numbers(archi
         assert process.store.gauges()["objects"] == 0
 
 
+async def test_an_import_makes_room_for_itself_as_any_worker_does(archive: Path) -> None:
+    async with store(ram_bytes=1 << 20) as (process, target, stub), worker(target) as one:
+        for seed in range(1, 20):
+            await one.put(ids(512, seed))
+        assert process.store.gauges()["objects"] < 19  # it is full
+        assert (await import_from(stub, archive)).objects == 3
+        assert await one.read(ids(601)) == 600
+
+
 async def test_groups_that_differ_from_the_worker_s_are_refused(archive: Path) -> None:
     async with store() as (_, target, stub), worker(target, groups=[KV, STATE]):
         error = await import_refused(stub, archive)

@@ -26,7 +26,7 @@ MODEL = "smollm2"
 
 
 class FakeCluster(node_pb2_grpc.NodeServiceServicer, worker_pb2_grpc.WorkerServiceServicer):
-    """A node with a store and one worker, whose namespace is ``roots``."""
+    """A node with a store and two workers of one identity, whose namespaces are ``roots``."""
 
     def __init__(self, store: str) -> None:
         self.address = ""
@@ -42,6 +42,7 @@ class FakeCluster(node_pb2_grpc.NodeServiceServicer, worker_pb2_grpc.WorkerServi
             processes=[
                 node_pb2.Process(role="store", name="store", state=running, address=self._store),
                 node_pb2.Process(role="worker", name=MODEL, state=running, address=self.address),
+                node_pb2.Process(role="worker", name="twin", state=running, address=self.address),
             ]
         )
 
@@ -133,6 +134,14 @@ async def test_list_shows_each_object_with_what_it_is(tmp_path: Path, capsys: Ou
             assert sum(name.startswith(row[0]) for name in entries) == 1
 
 
+async def test_a_session_s_name_cannot_command_the_terminal(tmp_path: Path, capsys: Output) -> None:
+    async with shell(tmp_path, capsys) as sh:
+        await sh.worker.put(ids(256, seed=8), session_key="[red]\x1b[2J\n")
+        _, out, _ = await sh.run("list")
+        assert "\x1b" not in out
+        assert "[red]?[2J?" in out
+
+
 async def test_list_json_is_one_object_that_pages_through_all(
     tmp_path: Path, capsys: Output
 ) -> None:
@@ -175,6 +184,7 @@ async def test_filters_narrow_the_list_and_a_model_s_namespaces_differ_in_salt(
             await other.put(ids(256))
         assert len(await sh.objects()) == 6
         assert len(await sh.objects("--model", MODEL)) == 5
+        assert len(await sh.objects("--model", "twin")) == 5
         assert len(await sh.objects("--session", "talk", "--model", MODEL)) == 3
         found = await sh.objects("--namespace", other.root.hex()[:12])
         assert [one["model"] for one in found] == [""]
