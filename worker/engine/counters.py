@@ -11,6 +11,8 @@ class Counters:
     Attributes:
         step_began_s: of the step that runs, on the monotonic clock; 0 while idle or loading.
         owed: rows of which something is to be stored and is not.
+        saving_s: what copying to the store's staging has taken.
+        saving_longest_s: the longest that one step was longer for it.
         stored: objects that were.
         refused: objects that were not, by reason; they are tried again.
         lost: rows that went and owed something, by reason.
@@ -27,6 +29,8 @@ class Counters:
     preemptions: int = 0
     parked: int = 0
     owed: int = 0
+    saving_s: float = 0.0
+    saving_longest_s: float = 0.0
     stored: int = 0
     refused: Mapping[str, int] = field(default_factory=dict[str, int])
     lost: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -3,10 +3,11 @@
 What is decided is in worker/owed.py. Runs on the engine's thread, between two forwards.
 """
 
+import contextlib
 import logging
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from bramley.cachestore.objects import BLOCK
@@ -14,6 +15,7 @@ from bramley.common.logs import facts
 from bramley.worker.cache.contract import CannotExport, LayerState
 from bramley.worker.cache.saved import Saving, Staged
 from bramley.worker.cache.snapshot import Span, copy_out, span_bytes, spans
+from bramley.worker.engine.counters import Counters
 from bramley.worker.engine.outputs import Output, Saved
 from bramley.worker.engine.seating import Seating
 from bramley.worker.owed import STATE_GONE, Account, Debtor, Ledger, newest
@@ -60,12 +62,16 @@ class Saver:
     Args:
         seating: whose rows they are.
         ledger: of what they owe.
+        counters: to be kept.
         outputs: takes what was saved.
     """
 
-    def __init__(self, seating: Seating, ledger: Ledger, outputs: list[Output]) -> None:
+    def __init__(
+        self, seating: Seating, ledger: Ledger, counters: Counters, outputs: list[Output]
+    ) -> None:
         self._seating = seating
         self._ledger = ledger
+        self._counters = counters
         self._outputs = outputs
         self._copying: _Copying | None = None
 
@@ -103,7 +109,8 @@ class Saver:
                 self._ledger.not_staged(account, now_s)
                 break
             try:
-                copy_out(cohort.layers, cohort.row(request.slot), span, staged.view)
+                with self._timed():
+                    copy_out(cohort.layers, cohort.row(request.slot), span, staged.view)
             except CannotExport as error:
                 staged.release()
                 log.debug("no state is kept", extra=facts(tokens=stop, error=error))
@@ -148,7 +155,8 @@ class Saver:
             return
         cohort = self._seating.cohort(row.debtor.slot)
         try:
-            _copy_piece(cohort.layers, cohort.row(row.debtor.slot), copying)
+            with self._timed():
+                _copy_piece(cohort.layers, cohort.row(row.debtor.slot), copying)
         except CannotExport:
             self._abandon()
             self._ledger.give_up(copying.account, STATE_GONE)
@@ -191,6 +199,14 @@ class Saver:
         )
         ids = array("I", tokens).tobytes()
         self._outputs.append(Saved(request_id, span, staged, ids, saving, handed))
+
+    @contextlib.contextmanager
+    def _timed(self) -> Generator[None]:
+        began_s = time.monotonic()
+        yield
+        took_s = time.monotonic() - began_s
+        self._counters.saving_s += took_s
+        self._counters.saving_longest_s = max(self._counters.saving_longest_s, took_s)
 
     def _next(self) -> _Row | None:
         rows = {row.debtor.slot: row for row in self._rows()}

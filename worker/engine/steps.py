@@ -84,7 +84,7 @@ class Steps:
             self.ledger,
             settings.parked_bytes,
         )
-        self._saver = Saver(self._seating, self.ledger, self._outputs)
+        self._saver = Saver(self._seating, self.ledger, counters, self._outputs)
         counters.refused, counters.lost = self.ledger.refused, self.ledger.lost
         self._contained = Containment(self._seating, self._fail, self._lose)
 
