@@ -17,7 +17,7 @@ from bramley.router.retries import DEATHS_MAX, TRIES_MAX, RetryBudget, Suspects
 if TYPE_CHECKING:
     import asyncio
 
-Reason = Literal["worker_lost", "draining", "device_oom", "preempted"]
+Reason = Literal["worker_lost", "cut_short", "draining", "device_oom", "preempted"]
 _LOST = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,

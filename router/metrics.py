@@ -44,7 +44,7 @@ TABLE: tuple[tuple[str, Any, str, tuple[str, ...], tuple[float, ...]], ...] = (
 PREFIX = "bramley_router_"
 SOURCES = ("client", "abort", "slow_reader")
 WHYS = get_args(Why)
-RETRY_REASONS = ("worker_lost", "draining", "device_oom")
+RETRY_REASONS = ("worker_lost", "cut_short", "draining", "device_oom")
 _STATES = [short_name(types_pb2.ModelState, state) for state in types_pb2.ModelState.values()[1:]]
 _FINISHES: dict[int, str] = {
     reason: short_name(types_pb2.FinishReason, reason).lower()

@@ -254,7 +254,7 @@ class Relay:
             return PREEMPTED
         finally:
             call.cancel()
-        return None if not self._unfinished else Failure("worker_lost", self._lost(view))
+        return None if not self._unfinished else Failure("cut_short", self._lost(view))
 
     def _received(
         self, response: worker_pb2.WorkerServiceGenerateResponse, place: Place, seat: Seat

@@ -15,10 +15,11 @@ from typing_extensions import override
 
 from bramley.cachestore.process import StoreProcess
 from bramley.client import cli
+from bramley.client.commands import cached, connection
 from bramley.common.rpc import new_server
 from bramley.protos.v1 import node_pb2, node_pb2_grpc, worker_pb2, worker_pb2_grpc
 from support.fake_router import write_state
-from support.store import Worker, ids, local_store, settings, worker
+from support.store import PATIENCE_S, Worker, ids, local_store, settings, worker
 
 Output = pytest.CaptureFixture[str]
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -73,6 +74,8 @@ class Shell:
             patch.setattr(
                 sys, "argv", ["bramley", "--state-dir", str(self._state_dir), "cache", *arguments]
             )
+            for module in (connection, cached):
+                patch.setattr(module, "ANSWER_S", PATIENCE_S)
             with pytest.raises(SystemExit) as ended:
                 cli.main()
         printed = self._out.readouterr()
@@ -95,7 +98,8 @@ async def shell(folder: Path, out: Output, *, on_disk: bool = True) -> AsyncGene
         server = new_server()
         node_pb2_grpc.add_NodeServiceServicer_to_server(cluster, server)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(cluster, server)
-        cluster.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        cluster.address = f"{process.addresses['socket']}.node"
+        server.add_insecure_port(cluster.address)
         cluster.roots = [one.root]
         await server.start()
         write_state(folder / "state", router=cluster.address, node=cluster.address)

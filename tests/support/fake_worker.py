@@ -25,6 +25,7 @@ from bramley.common.errors import (
     ContextTooLong,
     DeviceOom,
     Draining,
+    EngineFault,
     InvalidRequest,
     NotLoaded,
     Unsupported,
@@ -138,7 +139,10 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 kind, prompt=len(ids), max_tokens=wanted, limit=script.context_tokens
             )
         return worker_pb2.PrepareResponse(
-            token_ids_le=pack_ids(ids), stable_tokens=len(ids), max_tokens=wanted
+            token_ids_le=pack_ids(ids),
+            block_hashes=_chain(asked),
+            stable_tokens=len(ids),
+            max_tokens=wanted,
         )
 
     async def Generate(
@@ -154,6 +158,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         try:
             async for response in self._answer(request, script):
                 yield response
+        except _Ended as ended:
+            if ended.finished:
+                yield _finished(0, types_pb2.Usage(prompt_tokens=5), types_pb2.FINISH_REASON_STOP)
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled.append(request.internal_id)
             self.running += script.ignore_cancel
@@ -315,14 +322,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             sent = due
         usage = types_pb2.Usage(prompt_tokens=len(prompt), completion_tokens=total)
         for index in range(max(request.request.n, 1)):
-            yield worker_pb2.WorkerServiceGenerateResponse(
-                finished=generation_pb2.Finished(
-                    index=index,
-                    reason=types_pb2.FINISH_REASON_LENGTH,
-                    usage=usage,
-                    lane=types_pb2.LANE_BATCHED,
-                )
-            )
+            yield _finished(index, usage, types_pb2.FINISH_REASON_LENGTH)
 
     async def _act(self, point: str, script: Script) -> None:
         for action, where in script.actions.items():
@@ -339,10 +339,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                     os.kill(os.getpid(), signal.SIGSTOP)
                 case "block":
                     time.sleep(3600)  # noqa: ASYNC251  blocking the loop is the point
-                case "oom":
-                    raise DeviceOom("no memory for this request", facts={"needed": 1 << 40})
                 case _:
-                    raise InvalidRequest("sampling.top_p", "2.0 is not within 0 and 1")
+                    raise _failure(action)
 
     def _check_serving(self) -> None:
         if self.state == types_pb2.MODEL_STATE_DRAINING:
@@ -361,6 +359,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             completion_tokens=self._completion_tokens,
             limits=self._limits() if is_ready else None,
             revision="fake" if is_ready else "",
+            row_chains=map(hash_of, self._script.row_chains),
         )
 
     def _limits(self) -> types_pb2.ModelLimits:
@@ -368,6 +367,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             context_tokens=self._script.context_tokens,
             vocabulary=256,
             max_rows=self._script.max_rows,
+            token_bytes=self._script.token_bytes,
             lane=types_pb2.LANE_BATCHED,
             has_chat_template=True,
         )
@@ -375,6 +375,46 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     def _changed(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
+
+
+def _failure(action: str) -> Exception:
+    match action:
+        case "oom":
+            return DeviceOom("no memory for this request", facts={"needed": 1 << 40})
+        case "fault":
+            return EngineFault("the sampler met a NaN")
+        case "end" | "finish":
+            return _Ended(finished=action == "finish")
+        case _:
+            return InvalidRequest("sampling.top_p", "2.0 is not within 0 and 1")
+
+
+def hash_of(text: str) -> bytes:
+    """The hash of a block, as tests write it."""
+    return text.encode().ljust(32, b".")
+
+
+def _chain(request: generation_pb2.GenerateRequest) -> bytes:
+    """The hashes that the request's label names, one a word."""
+    return b"".join(map(hash_of, request.labels.get("blocks", "").split()))
+
+
+class _Ended(Exception):
+    """The stream ends well, with a Finished or without."""
+
+    def __init__(self, *, finished: bool = False) -> None:
+        super().__init__()
+        self.finished = finished
+
+
+def _finished(
+    index: int, usage: types_pb2.Usage, reason: types_pb2.FinishReason.ValueType
+) -> worker_pb2.WorkerServiceGenerateResponse:
+    return worker_pb2.WorkerServiceGenerateResponse(
+        finished=generation_pb2.Finished(
+            index=index, reason=reason, usage=usage, lane=types_pb2.LANE_BATCHED
+        )
+    )
 
 
 def _token_ids(request: generation_pb2.GenerateRequest) -> list[int]:

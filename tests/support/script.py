@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 POINTS = ("prepare", "accepted", "started", "delta")
-ACTIONS = ("die", "stall", "sigstop", "block", "oom", "bad_field")
+ACTIONS = ("die", "stall", "sigstop", "block", "oom", "fault", "end", "finish", "bad_field")
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +24,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         echo: the answer's tokens are the prompt's characters, not numbers.
         ignore_cancel: a stream whose caller left keeps its row.
         heartbeat_s: between two reports.
+        row_chains: what it says its rows hold, as text; so are the hashes of a prompt's blocks.
+        token_bytes: of a row's state, as it states them.
         cache_roots: namespaces that it claims to have opened in the cache store.
         cache_roots_cut: whether it has forgotten others.
         actions: done at a point by every request: {"die": "started"}; a request's labels
@@ -41,6 +43,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     echo: bool = False
     ignore_cancel: bool = False
     heartbeat_s: float = 0.5
+    row_chains: list[str] = []
+    token_bytes: int = 0
     cache_roots: list[str] = []
     cache_roots_cut: bool = False
     actions: dict[str, str] = {}
