@@ -101,6 +101,7 @@ class Catalogue:
         disk: those on disk.
         ram_bytes: payload in RAM.
         disk_bytes: payload on disk.
+        orphans: how many no prompt reaches.
         watch: told of each entry whose place in RAM, on disk or in the tree has changed.
     """
 
@@ -110,6 +111,7 @@ class Catalogue:
         self.disk: dict[str, Entry] = {}
         self.ram_bytes = 0
         self.disk_bytes = 0
+        self.orphans = 0
         self.watch: Callable[[Entry], None] = lambda _: None
         self._required: dict[bytes, Sequence[str]] = {}
         self._groups: set[str] = set()
@@ -149,6 +151,7 @@ class Catalogue:
 
     def _came(self, entry: Entry) -> None:
         entry.is_orphan = not self._follows(entry)
+        self.orphans += entry.is_orphan
         self._tell_parents(entry)
         if entry.object.kind == "extent" and not entry.is_orphan:
             self._look_again(part.chain for part in entry.object.parts)
@@ -159,6 +162,7 @@ class Catalogue:
         self.left_ram(entry)
         self.left_disk(entry)
         del self.entries[entry.id]
+        self.orphans -= entry.is_orphan
         _drop(self._namespaces, stored.root, entry.id)
         _drop(self._children, stored.parent, entry.id)
         _drop(self._sessions, (stored.root, stored.session_key), entry.id)
@@ -231,6 +235,7 @@ class Catalogue:
         if entry.is_orphan == is_orphan:
             return False
         entry.is_orphan = is_orphan
+        self.orphans += 1 if is_orphan else -1
         self.watch(entry)
         return True
 

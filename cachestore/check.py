@@ -8,12 +8,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from bramley.cachestore.files import Files
+from bramley.cachestore.catalogue import Catalogue
+from bramley.cachestore.eviction import Order
+from bramley.cachestore.files import Files, on_disk
 from bramley.cachestore.folder import DiskUnavailable, Folder
 from bramley.cachestore.format import Damaged, read_parts
 from bramley.cachestore.index import Index
 from bramley.cachestore.objects import padded
-from bramley.cachestore.recover import Survey, put_in_order, survey
+from bramley.cachestore.recover import Survey, bytes_on_disk, put_in_order, survey
+from bramley.cachestore.sessions import Rank
 from bramley.common import logs
 
 
@@ -27,7 +30,10 @@ def main() -> int:
     except DiskUnavailable as error:
         return _say(2, error.strerror or str(error))
     try:
-        return check(folder, bodies=arguments.bodies, repair=arguments.repair)
+        code = check(folder, bodies=arguments.bodies, repair=arguments.repair)
+        if arguments.budget is not None:
+            _say(code, *plan(folder, arguments.budget))
+        return code
     finally:
         folder.release()
 
@@ -39,7 +45,43 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--repair", action="store_true", help="set damaged files aside, and renew the index"
     )
+    parser.add_argument(
+        "--budget",
+        type=int,
+        metavar="BYTES",
+        help="say what would leave for the folder to take no more, and remove nothing",
+    )
     return parser
+
+
+def plan(folder: Folder, budget: int) -> list[str]:
+    """Say what a store of so many bytes would remove.
+
+    Open sessions, readers and the speed of each model are not known here: a store that runs may
+    choose others.
+
+    Returns:
+        A line for the whole, and one for each object, in their order.
+    """
+    found, index = survey(folder, {}), Index(folder.index, folder.files)
+    used = {key: entry.object.created_s for key, entry in found.entries.items()}
+    used |= {key: at_s for key, at_s in index.used().items() if key in used}
+    index.close(clean=index.is_trusted)
+    objects = [entry.object for entry in found.entries.values()]
+    objects.sort(key=lambda one: one.first_token)
+    catalogue = Catalogue()
+    order = Order(catalogue, lambda _: Rank.FREE)
+    order.fill(objects, used)
+    over = bytes_on_disk(folder, folder.path) - budget
+    lines = [f"over budget by {max(0, over)} bytes"]
+    while over > 0 and (victim := order.disk_victim(lambda _: True)) is not None:
+        one = victim.object
+        path = folder.object(one.root, one.id)
+        tokens = f"tokens {one.first_token} to {victim.end_token}"
+        lines.append(f"{path}: would leave: {one.kind}, {tokens}, {one.payload_bytes} bytes")
+        catalogue.remove(victim)
+        over -= on_disk(folder.files.stat(path))
+    return lines
 
 
 def check(folder: Folder, *, bodies: bool, repair: bool) -> int:

@@ -45,6 +45,7 @@ class Disk:
     Attributes:
         found: what was in the folder at ``open``, for logs and metrics.
         store_id: of the folder, made with it.
+        quarantine_bytes: of the files that were set aside.
     """
 
     def __init__(self, folder: Folder, index: Index, found: Survey) -> None:
@@ -59,6 +60,7 @@ class Disk:
         self._used = {key: at_s for key, at_s in index.used().items() if key in self._entries}
         self._bytes = bytes_on_disk(folder, folder.path) - self._index_bytes()
         self._index_size = self._index_bytes()
+        self.quarantine_bytes = folder.quarantined()
         self._made: set[Path] = set()
         self._numbers = itertools.count()
 
@@ -224,6 +226,7 @@ class Disk:
         try:
             self._folder.set_aside(path)
             self._count(-self._folder.trim_quarantine())
+            self.quarantine_bytes = self._folder.quarantined()
         except OSError as error:
             log.warning("could not set a damaged file aside", extra=facts(file=path, error=error))
 
@@ -235,6 +238,7 @@ class Disk:
         if entry is None:
             return None
         self._index.drop(object_id)
+        self._index_size = self._index_bytes()
         return self._folder.object(entry.object.root, object_id)
 
     def put_namespace(self, root: bytes, identity: Identity) -> None:
@@ -296,6 +300,18 @@ class Disk:
                 object_id: self._used.get(object_id, entry.object.created_s)
                 for object_id, entry in self._entries.items()
             }
+
+    def note_scrub(self, after: str, round_s: float) -> None:
+        """Note how far scrubbing is, and when its last round ended; lost if the index is."""
+        self._index.note({"scrub_after": after, "scrub_round_s": repr(round_s)})
+
+    def scrubbed(self) -> tuple[str, float]:
+        """Tell what ``note_scrub`` noted last."""
+        try:
+            round_s = float(self._index.noted("scrub_round_s") or 0.0)
+        except ValueError:
+            round_s = 0.0
+        return self._index.noted("scrub_after"), round_s
 
     def flush(self) -> None:
         """Put all that was written on the medium, so that it survives a power cut.

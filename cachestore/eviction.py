@@ -8,11 +8,12 @@ worthy stay longer, and whatever is not used any more is overtaken some day.
 import heapq
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from bramley.cachestore.catalogue import Catalogue, Entry
 from bramley.cachestore.namespaces import PREFILL_RATE
+from bramley.cachestore.objects import StoredObject
 from bramley.cachestore.policy import hits_after, worth
 from bramley.cachestore.sessions import Rank
 
@@ -73,6 +74,20 @@ class Order:
         self._turn = 0
         self._to_price: deque[str] = deque()
         catalogue.watch = self.update
+
+    def fill(self, objects: Iterable[StoredObject], used: Mapping[str, float]) -> None:
+        """Take in what a disk holds.
+
+        Args:
+            objects: of it, parents before their children.
+            used: when each was last used.
+        """
+        for stored in objects:
+            self._catalogue.add(Entry(stored, fate="spilled"))
+        for object_id in sorted(used, key=lambda each: used[each]):
+            entry = self._catalogue.entries[object_id]
+            self.used(entry, 0.0)
+            self._catalogue.came_to_disk(entry)
 
     def used(self, entry: Entry, now_s: float) -> None:
         """Note that an object was made, or read."""

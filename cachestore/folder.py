@@ -234,14 +234,26 @@ class Folder:
         Returns:
             Bytes of the disk that became free.
         """
-        aged: list[tuple[float, int, Path]] = []
-        for name in self.files.list(self.quarantine):
-            stat = self.files.stat(self.quarantine / name)
-            if modes.S_ISREG(stat.st_mode):
-                aged.append((stat.st_ctime, on_disk(stat), self.quarantine / name))
+        aged = self._aside()
         total, freed, oldest_s = sum(size for _, size, _ in aged), 0, time.time() - QUARANTINE_S
         for moved_s, size, path in sorted(aged):
             if total - freed > QUARANTINE_BYTES or moved_s < oldest_s:
                 self.files.unlink(path)
                 freed += size
         return freed
+
+    def quarantined(self) -> int:
+        """Bytes of the disk that the quarantine's files take; 0 where they cannot be read."""
+        try:
+            return sum(size for _, size, _ in self._aside())
+        except OSError:
+            return 0
+
+    def _aside(self) -> list[tuple[float, int, Path]]:
+        """What lies in the quarantine: since when, and how large."""
+        aged: list[tuple[float, int, Path]] = []
+        for name in self.files.list(self.quarantine):
+            stat = self.files.stat(self.quarantine / name)
+            if modes.S_ISREG(stat.st_mode):
+                aged.append((stat.st_ctime, on_disk(stat), self.quarantine / name))
+        return aged

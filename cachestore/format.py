@@ -98,6 +98,12 @@ def encode_header(stored: StoredObject) -> bytes:
     return bytes(whole)
 
 
+def file_bytes(stored: StoredObject) -> int:
+    """Estimate how large an object's file becomes; rather too much."""
+    words = len(stored.token_ids_le) + len(stored.header)
+    return stored.payload_bytes + padded(2 * words + 512 * (1 + len(stored.parts)))
+
+
 def _tensor(start: int, end: int) -> dict[str, object]:
     return {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
 

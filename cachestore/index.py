@@ -23,6 +23,7 @@ from bramley.common.logs import facts
 log = logging.getLogger(__name__)
 
 _SCHEMA = 1
+_WAL_PAGES = 64  # it counts against the budget, and evicting lets it grow
 _CREATE = (
     "CREATE TABLE objects (id TEXT PRIMARY KEY, entry BLOB, checksum BLOB)",
     "CREATE TABLE used (id TEXT PRIMARY KEY, at_s REAL)",
@@ -33,6 +34,7 @@ _PUT = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?)"
 _USE = "INSERT OR REPLACE INTO used VALUES (?, ?)"
 _DROP = ("DELETE FROM objects WHERE id = ?", "DELETE FROM used WHERE id = ?")
 _CLEAN = "INSERT OR REPLACE INTO state VALUES ('clean', ?)"
+_NOTE = "INSERT OR REPLACE INTO state VALUES (?, ?)"
 
 _Write: TypeAlias = tuple[str, Iterable[tuple[object, ...]]]
 T = TypeVar("T")
@@ -74,6 +76,16 @@ class Index:
     def touch(self, object_ids: Iterable[str], at_s: float) -> None:
         """Set when objects were last used."""
         self._write((_USE, [(object_id, at_s) for object_id in object_ids]))
+
+    def note(self, notes: dict[str, str]) -> None:
+        """Keep a few words for the next start."""
+        self._write((_NOTE, [(name, f"text {value}") for name, value in notes.items()]))
+
+    def noted(self, name: str) -> str:
+        """Read what was noted; empty if nothing was."""
+        rows = self._read("SELECT name, value FROM state WHERE typeof(value) = 'text'")
+        found = {str(key): str(value) for key, value in rows}
+        return found.get(name, "").removeprefix("text ")
 
     def mend(self, known: dict[str, FileEntry], entries: dict[str, FileEntry]) -> None:
         """Make the rows, of which ``known`` are whole, tell of ``entries`` and of no other."""
@@ -162,6 +174,8 @@ def _connect(path: Path, files: Files) -> sqlite3.Connection:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")  # one owner: no file of shared memory
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
+        db.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+        db.execute(f"PRAGMA journal_size_limit = {_WAL_PAGES * 4096}")
         if db.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
             raise sqlite3.DatabaseError("it is damaged")
         if db.execute("PRAGMA user_version").fetchone() != (_SCHEMA,):

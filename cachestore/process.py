@@ -23,6 +23,7 @@ from bramley.cachestore.leases import Leases
 from bramley.cachestore.namespaces import Namespace
 from bramley.cachestore.passing import DataSocket
 from bramley.cachestore.points import DyingFiles, Points
+from bramley.cachestore.scrub import Scrubber
 from bramley.cachestore.segments import NATIVE, SegmentKind
 from bramley.cachestore.server import PROTOCOL_VERSION, StoreServer
 from bramley.cachestore.settings import StoreSettings, disk_budget, disk_floor, ram_budget
@@ -103,6 +104,8 @@ class StoreProcess:
             oversize=min(ram_bytes, self._settings.staging_bytes),
         )
         store = self.store = Store(tiers, namespaces, spiller, self._points, limits)
+        if disk is not None and self._settings.scrub_bytes_s:
+            store.scrubber = Scrubber(tiers, disk, self._settings.scrub_bytes_s)
         data = DataSocket(
             Path(self.addresses["data"]),
             tiers.memory,
@@ -142,6 +145,8 @@ class StoreProcess:
             running = [tasks.create_task(self._tick(store))]
             if store.spiller is not None:
                 running.append(tasks.create_task(store.spiller.run()))
+            if store.scrubber is not None:
+                running.append(tasks.create_task(store.scrubber.run()))
             try:
                 yield
             finally:
@@ -153,11 +158,14 @@ class StoreProcess:
     def _open_disk(self) -> tuple[Disk | None, Bounds]:
         if not self._settings.folder:
             return None, Bounds(0)
+        disk = None
         try:
             disk = Disk.open(Path(self._settings.folder), self._files)
             free, volume = disk.room()
         except OSError as error:
             log.warning("no SSD tier: RAM only", extra=facts(error=error))
+            if disk is not None:
+                disk.close(clean=False)
             return None, Bounds(0)
         budget = disk_budget(self._settings, free + disk.used_bytes)
         over, found = disk.used_bytes - budget, disk.found.counts()
@@ -223,7 +231,7 @@ class StoreProcess:
             if tiers.disk
             else len(entries),
             failed=_taken(tiers.failed, root),
-            refused=_taken(store.refused, root),
+            refused=store.refusals.count(root, monotonic()),
             bytes=sum(entry.object.payload_bytes for entry in entries if entry.on_disk),
             longest_prefix_tokens=max((e.end_token for e in entries if e.on_disk), default=0),
         )

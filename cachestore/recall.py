@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bramley.cachestore.catalogue import Catalogue, Entry
+from bramley.cachestore.catalogue import Catalogue, Entry, Place
 from bramley.cachestore.namespaces import Namespace
 
 SEQUENCES_MAX = 64
@@ -38,10 +38,17 @@ def recall(
         The newest first; of several BYTES_MAX at most.
     """
     found: list[Recalled] = []
+    told: set[str] = set()  # whole objects of the lines that were joined
     size = 0
     entries = catalogue.of_session(namespace.root, session_key)
     for entry in sorted(entries, key=_age, reverse=True):
-        one = _recalled(catalogue, entry, namespace.parent_groups(entry.object.group))
+        if entry.id in told:
+            continue
+        line = _line(catalogue, entry, namespace.parent_groups(entry.object.group))
+        told |= {
+            place.entry.id for place in line if place.part + 1 == len(place.entry.object.parts)
+        }
+        one = _recalled(entry, line)
         if any(newer.token_ids_le.startswith(one.token_ids_le) for newer in found):
             continue
         size += len(one.token_ids_le) + len(one.header)
@@ -55,11 +62,15 @@ def _age(entry: Entry) -> tuple[float, int]:
     return entry.object.created_s, entry.end_token
 
 
-def _recalled(catalogue: Catalogue, entry: Entry, groups: Sequence[str]) -> Recalled:
+def _line(catalogue: Catalogue, entry: Entry, groups: Sequence[str]) -> list[Place]:
+    """The blocks that an object follows, from the last one back."""
     stored = entry.object
-    pieces = [stored.token_ids_le]
-    for group in groups[:1]:  # any of them has the same tokens
-        line = catalogue.line(group, stored.parent, stored.root)
-        pieces.extend(place.entry.object.token_ids_le[: place.end] for place in line)
-    tokens = b"".join(reversed(pieces))
-    return Recalled(tokens, entry.end_token - len(tokens) // 4, stored.header)
+    if not groups:
+        return []
+    return list(catalogue.line(groups[0], stored.parent, stored.root))  # all have the same tokens
+
+
+def _recalled(entry: Entry, line: Sequence[Place]) -> Recalled:
+    pieces = [place.entry.object.token_ids_le[: place.end] for place in reversed(line)]
+    tokens = b"".join([*pieces, entry.object.token_ids_le])
+    return Recalled(tokens, entry.end_token - len(tokens) // 4, entry.object.header)

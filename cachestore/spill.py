@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from bramley.cachestore.catalogue import Entry
 from bramley.cachestore.disk import Disk, DiskFull
+from bramley.cachestore.format import file_bytes
 from bramley.cachestore.namespaces import Namespace
 from bramley.cachestore.points import Points
 from bramley.cachestore.policy import HIGH, LOW, Breaker, shortage
@@ -120,7 +121,7 @@ class Spiller:
     # Writing
 
     async def _spill(self, entry: Entry) -> None:
-        if not self._has_parent(entry) or entry.object.payload_bytes > self.budget:
+        if not self._has_parent(entry) or file_bytes(entry.object) > self.budget:
             self._tiers.settle(entry, "failed")
             return
         entry.holds += 1
@@ -158,16 +159,12 @@ class Spiller:
         return error.errno == errno.EIO and tries < WRITE_TRIES
 
     async def _write(self, entry: Entry) -> None:
-        size = entry.object.payload_bytes
-        free, _ = await self._on_disk(0, self._disk.room)
-        missing = shortage(size, self._disk.used_bytes, self.budget, free, self._floor)
-        if not await self._remove(missing):
-            raise DiskFull(errno.ENOSPC, f"{missing} bytes are missing, and nothing can go")
+        await self._make_room(file_bytes(entry.object))
         try:
             await self._put(entry)
         except DiskFull:
             share = int((1 - LOW) * self._tiers.catalogue.disk_bytes)
-            if not await self._remove(max(size, share)):
+            if not await self._remove(max(entry.object.payload_bytes, share)):
                 raise
             await self._put(entry)
         except OSError as error:
@@ -234,9 +231,27 @@ class Spiller:
         if not self._is_trimming:
             return False
         for _ in range(TRIM):
-            if self._disk.used_bytes > goal and not await self._evict_one():
+            if self._disk.used_bytes <= goal or not await self._evict_one():
                 return False
         return True
+
+    async def _make_room(self, size: int) -> None:
+        """Have room for ``size`` bytes in the budget, and on the volume.
+
+        Raises:
+            DiskFull: it cannot be made.
+        """
+        missing = await self._missing(size)
+        can_go = missing <= self._tiers.catalogue.disk_bytes  # or else none goes in vain
+        while missing and can_go:
+            can_go = bool(await self._evict_one())
+            missing = await self._missing(size)
+        if missing:
+            raise DiskFull(errno.ENOSPC, f"{missing} bytes are missing, and nothing can go")
+
+    async def _missing(self, size: int) -> int:
+        free, _ = await self._on_disk(0, self._disk.room)
+        return shortage(size, self._disk.used_bytes, self.budget, free, self._floor)
 
     async def _remove(self, size: int) -> bool:
         """Remove files of ``size`` bytes at least; False if fewer could go."""

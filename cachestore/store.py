@@ -8,30 +8,36 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
+from typing import TYPE_CHECKING
 
-from bramley.cachestore import keys, matching
+from bramley.cachestore import keys, matching, wishes
 from bramley.cachestore.catalogue import TOKEN_BYTES, Entry
 from bramley.cachestore.copying import checksums_of, clear_padding, copy
+from bramley.cachestore.gauges import gauges
 from bramley.cachestore.keys import HASH_BYTES, Identity
 from bramley.cachestore.leases import ReadLease, Wish, WriteLease
 from bramley.cachestore.matching import Found, Group, Query
 from bramley.cachestore.namespaces import PREFILL_RATE, Namespace
-from bramley.cachestore.objects import BLOCK, EXTENT_BLOCKS_MAX, Part, StoredObject, padded
+from bramley.cachestore.objects import BLOCK, StoredObject, padded
 from bramley.cachestore.points import Points
+from bramley.cachestore.refusals import Refusals
 from bramley.cachestore.segments import Segment
 from bramley.cachestore.spill import Spiller
 from bramley.cachestore.tiers import READ_WAIT_S, SMOOTHING, Tiers
 from bramley.common.errors import BramleyError, InvalidRequest, NotLoaded, UnknownResource
 from bramley.common.logs import facts
 
+if TYPE_CHECKING:
+    from bramley.cachestore.scrub import Scrubber
+
 log = logging.getLogger(__name__)
 
-CHECKSUM_BYTES = 16
 RETRY_AFTER_S = 1.0
+
+Seal = wishes.Seal
 
 
 class Refused(BramleyError):
@@ -45,22 +51,6 @@ class Existing:
     """Somebody stored the same already."""
 
     object_id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seal:
-    """What a writer says of what it wrote; as in SealRequest.
-
-    Attributes:
-        source: the writer's staging, and where in it the payload is; None if it is in place.
-    """
-
-    chains: bytes
-    token_ids_le: bytes
-    checksums: bytes
-    header: bytes
-    session_key: str = ""
-    source: tuple[Segment, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,11 +77,12 @@ class Store:
     Attributes:
         namespaces: by root.
         spiller: None without a disk.
+        scrubber: None without one.
         sealing: Seal calls under way.
         is_draining: whether it takes nothing more.
         ram_rate: bytes a second of copying, as last measured.
         touched: objects used since that was last noted.
-        refused: reservations of each namespace since its last flush.
+        refusals: that were not made good.
     """
 
     def __init__(
@@ -107,11 +98,12 @@ class Store:
         self.counts = tiers.counts
         self.namespaces = namespaces
         self.spiller = spiller
+        self.scrubber: Scrubber | None = None
         self.sealing = 0
         self.is_draining = False
         self.ram_rate = 4e9
         self.touched: set[str] = set()
-        self.refused: Counter[bytes] = Counter()
+        self.refusals = Refusals()
         self._points = points
         self._limits = limits
 
@@ -151,6 +143,7 @@ class Store:
         found = self.find(query)
         if not self.counts["matches"] and self.spiller is not None:
             self.spiller.wake()
+        self.tiers.asked_s = monotonic()
         self.counts["matches"] += 1
         if found.boundaries:
             self.counts["match_hits"] += 1
@@ -182,6 +175,7 @@ class Store:
             UnknownResource: one is gone, or damaged.
             Overloaded: RAM has no room for them.
         """
+        self.tiers.asked_s = monotonic()
         entries = [self._entry(root, object_id) for object_id in object_ids]
         lease = self.leases.read(connection, object_ids, monotonic())
         now_s = monotonic()
@@ -227,15 +221,16 @@ class Store:
             Refused: there is none, or the object cannot be stored.
             InvalidRequest: it is no object of the namespace.
         """
+        self.tiers.asked_s = monotonic()
         namespace = self.namespace(wish.root)
-        self._check_wish(namespace, wish)
-        existing = self._existing(namespace, wish) if wish.chain else None
+        wishes.check(namespace, wish)
+        existing = wishes.existing(self.tiers.catalogue, wish)
         if existing is not None:
+            self.refusals.found(wish.group, wish.chain)
             return Existing(existing.id)
-        if not self._parent_end(namespace, wish) == wish.first_token:
+        if wishes.parent_end(self.tiers.catalogue, namespace, wish) != wish.first_token:
             raise self._refused(wish, "PARENT_MISSING", "what it follows is not here")
-        sizes = _sizes(wish)
-        size = sum(padded(one) for one in sizes)
+        size = sum(padded(one) for one in wishes.sizes(wish))
         if size > self._limits.oversize:
             raise self._refused(
                 wish, "OVERSIZE", f"{size} bytes; {self._limits.oversize} are taken at most"
@@ -246,25 +241,6 @@ class Store:
             raise self._full(wish)
         self.counts["reserved"] += 1
         return self.leases.write(connection, wish, run, monotonic())
-
-    def _check_wish(self, namespace: Namespace, wish: Wish) -> None:
-        group = namespace.group(wish.group)
-        if group is None:
-            raise InvalidRequest("group", f"the namespace has no group {wish.group!r}")
-        if group.sliceable == (wish.kind == "state"):
-            raise InvalidRequest("kind", f"{wish.group} does not hold a {wish.kind}")
-        if wish.first_token % BLOCK or len(wish.parent) != HASH_BYTES:
-            raise InvalidRequest("parent", "it does not end a whole block")
-        blocks, more = divmod(wish.tokens, BLOCK)
-        right = {
-            "extent": 0 < blocks <= EXTENT_BLOCKS_MAX and not more,
-            "tail": wish.tokens > 0 and not blocks,
-            "state": not blocks,
-        }
-        if not right[wish.kind]:
-            raise InvalidRequest("tokens", f"a {wish.kind} cannot have {wish.tokens}")
-        if wish.nbytes <= 0 or (blocks and wish.nbytes % blocks):
-            raise InvalidRequest("bytes", "they are not so many for each part")
 
     def _check_queue(self, wish: Wish, size: int) -> None:
         if self.is_draining:
@@ -286,30 +262,8 @@ class Store:
         self, wish: Wish, reason: str, message: str, retry_after_s: float | None = None
     ) -> Refused:
         self.counts[f"refused_{reason.lower()}"] += 1
-        self.refused[wish.root] += 1
+        self.refusals.add(wish, monotonic())
         return Refused(message, reason=reason, retry_after_s=retry_after_s)
-
-    def _parent_end(self, namespace: Namespace, wish: Wish) -> int | None:
-        """Tokens up to where the object is to follow; None if that is not here."""
-        groups = namespace.parent_groups(wish.group)
-        if wish.parent == wish.root:
-            return 0
-        if not groups:
-            return wish.first_token
-        catalogue = self.tiers.catalogue
-        places = [catalogue.block(group, wish.parent) for group in groups]
-        ends = {place.first_token + BLOCK for place in places if place is not None}
-        whole = all(catalogue.is_reachable(group, wish.parent, wish.root) for group in groups)
-        return ends.pop() if whole and len(ends) == 1 else None
-
-    def _existing(self, namespace: Namespace, wish: Wish) -> Entry | None:
-        catalogue = self.tiers.catalogue
-        if wish.kind != "extent":
-            return catalogue.end(wish.group, wish.chain)
-        place = catalogue.block(wish.group, wish.chain)
-        if place is not None and catalogue.is_reachable(wish.group, wish.chain, wish.root):
-            return place.entry
-        return None
 
     async def seal(self, lease_id: int, generation: int, seal: Seal) -> Entry:
         """Make what was reserved visible.
@@ -326,9 +280,9 @@ class Store:
             raise NotLoaded("the write lease is over", reason="STALE_LEASE")
         self.sealing += 1
         try:
-            stored = self._stored(lease.wish, seal)
+            stored = wishes.stored(lease.wish, seal, secrets.token_hex(16), time.time())
             await self._fill(lease, stored, seal.source)
-            entry = self._publish(lease, stored)
+            entry = self._publish(lease, stored, ends_prompt=seal.prompt_boundary)
         except BaseException:
             self.tiers.memory.give(lease.run)
             self.counts["aborted"] += 1
@@ -336,39 +290,6 @@ class Store:
         finally:
             self.sealing -= 1
         return entry
-
-    def _stored(self, wish: Wish, seal: Seal) -> StoredObject:
-        sizes = _sizes(wish)
-        if len(seal.token_ids_le) != wish.tokens * TOKEN_BYTES:
-            raise InvalidRequest("token_ids_le", f"{wish.tokens} were reserved")
-        if len(seal.chains) != HASH_BYTES * len(sizes):
-            raise InvalidRequest("block_hashes", f"{len(sizes)} were reserved")
-        if len(seal.checksums) != CHECKSUM_BYTES * len(sizes):
-            raise InvalidRequest("checksums", f"{len(sizes)} were reserved")
-        if seal.chains != _chains(wish, seal.token_ids_le):
-            raise InvalidRequest("block_hashes", "are not the ones of these tokens")
-        parts = tuple(
-            Part(
-                chain=seal.chains[HASH_BYTES * at : HASH_BYTES * (at + 1)],
-                tokens=BLOCK if wish.kind == "extent" else wish.tokens,
-                nbytes=size,
-                checksum=seal.checksums[CHECKSUM_BYTES * at : CHECKSUM_BYTES * (at + 1)],
-            )
-            for at, size in enumerate(sizes)
-        )
-        return StoredObject(
-            id=secrets.token_hex(16),
-            root=wish.root,
-            kind=wish.kind,
-            group=wish.group,
-            parent=wish.parent,
-            first_token=wish.first_token,
-            token_ids_le=seal.token_ids_le,
-            parts=parts,
-            header=seal.header,
-            session_key=seal.session_key,
-            created_s=time.time(),
-        )
 
     async def _fill(
         self, lease: WriteLease, stored: StoredObject, source: tuple[Segment, int] | None
@@ -393,11 +314,13 @@ class Store:
             self.counts["corrupt_seals"] += 1
             raise InvalidRequest("checksums", "are not the ones of the payload")
 
-    def _publish(self, lease: WriteLease, stored: StoredObject) -> Entry:
+    def _publish(self, lease: WriteLease, stored: StoredObject, *, ends_prompt: bool) -> Entry:
         wish, namespace = lease.wish, self.namespace(stored.root)
-        if self._parent_end(namespace, wish) != wish.first_token:
+        if wishes.parent_end(self.tiers.catalogue, namespace, wish) != wish.first_token:
+            self.refusals.add(wish, monotonic())
             raise NotLoaded("what it follows has gone", reason="PARENT_MISSING")
-        existing = self._same(namespace, stored)
+        self.refusals.stored(stored)
+        existing = wishes.same(self.tiers.catalogue, stored)
         if existing is not None:
             self.tiers.memory.give(lease.run)
             self.counts["sealed"] += 1
@@ -405,7 +328,7 @@ class Store:
             return existing
         entry = Entry(stored)
         self.tiers.hold(entry, lease.run, monotonic())
-        self._note_session(namespace, entry)
+        self._note_session(namespace, entry, ends_prompt=ends_prompt)
         self.tiers.supersede_tails(entry, on_disk=False)
         self._points.reach("seal.visible")
         if self.spiller is not None:
@@ -413,7 +336,7 @@ class Store:
         log.debug("sealed", extra=facts(object=stored.id, tokens=stored.tokens))
         return entry
 
-    def _note_session(self, namespace: Namespace, entry: Entry) -> None:
+    def _note_session(self, namespace: Namespace, entry: Entry, *, ends_prompt: bool) -> None:
         stored, catalogue = entry.object, self.tiers.catalogue
         if stored.session_key:
             line = [
@@ -421,20 +344,7 @@ class Store:
                 for group in namespace.parent_groups(stored.group)
                 for place in catalogue.line(group, stored.parent, stored.root)
             ]
-            self.tiers.sessions.stored(entry, line, monotonic())
-
-    def _same(self, namespace: Namespace, stored: StoredObject) -> Entry | None:
-        """Find an object that holds all that a new one does."""
-        catalogue = self.tiers.catalogue
-        if stored.kind == "extent":
-            found = [catalogue.block(stored.group, part.chain) for part in stored.parts]
-            return found[-1].entry if all(found) and found[-1] is not None else None
-        if stored.kind == "state":
-            return catalogue.end(stored.group, stored.chain)
-        for place in catalogue.nearest(stored.group, stored.parent, stored.token_ids_le):
-            if place.tokens.startswith(stored.token_ids_le):
-                return place.entry
-        return None
+            self.tiers.sessions.stored(entry, line, monotonic(), ends_prompt=ends_prompt)
 
     def abort(self, lease_id: int, generation: int) -> None:
         """Give up what was reserved; nothing happens if that is over already."""
@@ -466,24 +376,9 @@ class Store:
 
     def gauges(self) -> dict[str, int]:
         """What there is now, by name."""
-        tiers = self.tiers
-        return {
-            "objects": len(tiers.catalogue.entries),
-            "ram_bytes": tiers.catalogue.ram_bytes,
-            "ram_segment_bytes": tiers.memory.arena.total_bytes,
-            "ram_budget_bytes": tiers.memory.arena.budget,
-            "ssd_bytes": tiers.disk.used_bytes if tiers.disk is not None else 0,
-            "ssd_budget_bytes": self.spiller.budget if self.spiller is not None else 0,
-            "ssd_is_on": int(tiers.disk is not None),
-            "ssd_is_failing": int(tiers.is_disk_failing or tiers.reads.late > 0),
-            "breaker_is_full": int(self.spiller is not None and self.spiller.breaker.is_full),
-            "ssd_late_reads": tiers.reads.late,
-            "sessions": len(tiers.sessions),
-            "pending": len(tiers.pending),
-            "pending_bytes": tiers.pending_bytes,
-            "read_leases": len(self.leases.reads),
-            "write_leases": len(self.leases.writes) + self.sealing,
-        }
+        writing = len(self.leases.writes) + self.sealing
+        found = {"write_leases": writing, "namespaces": len(self.namespaces)}
+        return found | gauges(self.tiers, self.spiller, self.scrubber)
 
     def check(self) -> None:
         """Check that the counts balance.
@@ -495,15 +390,3 @@ class Store:
         counts = self.counts
         ended = counts["sealed"] + counts["aborted"] + counts["expired"]
         assert counts["reserved"] == ended + len(self.leases.writes) + self.sealing
-
-
-def _sizes(wish: Wish) -> list[int]:
-    """Bytes of each part, without padding."""
-    count = wish.tokens // BLOCK if wish.kind == "extent" else 1
-    return [wish.nbytes // count] * count
-
-
-def _chains(wish: Wish, token_ids_le: bytes) -> bytes:
-    if wish.kind == "extent":
-        return keys.chain(wish.parent, token_ids_le)
-    return keys.tail_hash(wish.parent, token_ids_le) if token_ids_le else wish.parent

@@ -57,6 +57,7 @@ class Tiers:
         failed: objects of each namespace that never came to the disk, since its last flush.
         events: for the router.
         is_disk_failing: whether writing is suspended; set by the spiller.
+        asked_s: when a worker last asked for something.
         reads: the threads that read the disk.
         writes: the one that changes it.
         ssd_rate: bytes a second, as measured lately.
@@ -79,6 +80,7 @@ class Tiers:
         self.failed: Counter[bytes] = Counter()
         self.events = Events()
         self.is_disk_failing = False
+        self.asked_s = 0.0
         self.ssd_rate = 1e9
         self._retired: list[tuple[Entry, Run]] = []
         self._loading: dict[str, asyncio.Task[None]] = {}
@@ -92,14 +94,14 @@ class Tiers:
         if self.disk is None:
             return
         stored = self.disk.objects()
-        used = self.disk.last_used()
+        self.order.fill(stored, self.disk.last_used())
         for one in stored:
-            self.catalogue.add(Entry(one, fate="spilled"))
             self.events.add(one, "ssd")
-        for object_id in sorted(used, key=lambda each: used[each]):
-            entry = self.catalogue.entries[object_id]
-            self.order.used(entry, 0.0)
-            self.catalogue.came_to_disk(entry)
+
+    def is_idle(self, quiet_s: float) -> bool:
+        """Whether nothing is under way, and nothing was asked for so long."""
+        is_busy = self.pending or not (self.reads.is_idle and self.writes.is_idle)
+        return not is_busy and monotonic() - self.asked_s >= quiet_s
 
     def hold(self, entry: Entry, run: Run, now_s: float) -> None:
         """Take in a sealed object, and let it wait for the disk."""

@@ -1,5 +1,6 @@
 """A folder is looked at, and put in order, while its store is stopped."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +115,23 @@ def test_what_is_no_store_is_not_made_one(folder: Path) -> None:
     folder.mkdir()
     assert check(folder)[0] == 2
     assert [*folder.iterdir()] == []
+
+
+def test_what_a_smaller_budget_would_cost_is_said_and_nothing_is_removed(
+    disks: Disks, folder: Path
+) -> None:
+    made = fill(disks.open(folder), 4)
+    disks.close(clean=True)
+    before = object_files(folder)
+    sizes = {one.id: before[one.id].stat().st_blocks * 512 for one in made}
+    code, text = check(folder, "--budget", str(1 << 40))
+    assert (code, "over budget by 0 bytes" in text) == (0, True)
+    assert "would leave" not in text
+    code, text = check(folder, "--budget", "0")
+    assert code == 0
+    assert len(re.findall("would leave", text)) == 4
+    used = int(re.findall(r"over budget by (\d+) bytes", text)[0])
+    code, text = check(folder, "--budget", str(used - max(sizes.values())))
+    assert 1 <= len(re.findall("would leave", text)) < 4
+    assert object_files(folder).keys() == before.keys()
+    assert disks.open(folder).found.trusted == 4

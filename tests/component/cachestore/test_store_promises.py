@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bramley.cachestore import copying, keys
-from bramley.cachestore.exchange import Published
+from bramley.cachestore.exchange import Published, Refusal
 from bramley.cachestore.objects import padded
 from bramley.protos.v1 import cachestore_pb2 as pb
 from support.store import PART_BYTES, Worker, ids, local_store, settings, until, worker
@@ -96,6 +96,20 @@ async def test_a_flush_tells_of_its_own_namespace(tmp_path: Path) -> None:
         assert (await flushed(other, other.root)).ok
         told = await flushed(one, one.root)
         assert (told.ok, told.refused) == (False, 1)
+        assert (await flushed(other, other.root)).ok
+        assert not (await flushed(one)).ok  # nor is the next one, for it is not stored yet
+
+
+async def test_a_flush_is_ok_again_once_what_was_refused_is_stored(tmp_path: Path) -> None:
+    chosen = settings(folder=str(tmp_path / "disk"))
+    async with local_store(chosen) as (_, target), worker(target) as one:
+        answers = await one.put(ids(1100), first_block=2)
+        assert answers == [Refusal("PARENT_MISSING")] * 2  # the blocks, and the tail after them
+        await one.put(ids(512))
+        told = await flushed(one)
+        assert (told.ok, told.refused) == (False, 2)
+        (first, _) = await one.put(ids(1100), first_block=2)
+        assert isinstance(first, Published)
         assert (await flushed(one)).ok
 
 

@@ -8,7 +8,7 @@ import pytest
 import safetensors
 import xxhash
 
-from bramley.cachestore.format import NotOurs, decode_header, encode_header
+from bramley.cachestore.format import NotOurs, decode_header, encode_header, file_bytes
 from bramley.cachestore.objects import ALIGN, padded
 from support.stored import make_stored
 
@@ -28,6 +28,15 @@ def test_a_header_tells_its_object(sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("sizes", SIZES)
 def test_the_payload_starts_on_a_boundary(sizes: tuple[int, ...]) -> None:
     assert len(encode_header(make_stored(1, sizes)[0])) % ALIGN == 0
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_a_file_is_no_larger_than_it_is_said_to_become(sizes: tuple[int, ...]) -> None:
+    stored, payload = make_stored(1, sizes)
+    odd = msgspec.structs.replace(stored, header=bytes(range(256)) * 20)
+    for one in (stored, odd):
+        size = len(encode_header(one)) + len(payload)
+        assert size <= file_bytes(one) <= size + 4 * ALIGN
 
 
 @pytest.mark.parametrize("sizes", SIZES)

@@ -154,3 +154,35 @@ def test_no_more_is_recalled_than_fits_an_answer(monkeypatch: pytest.MonkeyPatch
     made = catalogue(*(own(ids(256, seed=at), created_s=float(at)) for at in range(3)))
     monkeypatch.setattr(recalling, "BYTES_MAX", 2 * 256 * 4)
     assert [tokens for _, tokens, _ in recalled(made)] == [ids(256, seed=2), ids(256, seed=1)]
+
+
+def test_a_line_of_many_objects_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 100
+    made = catalogue(*(own(ids(256 * (at + 1)), at, created_s=float(at)) for at in range(count)))
+    walked = 0
+    line = Catalogue.line
+
+    def walk(*arguments: Any) -> Any:
+        nonlocal walked
+        for place in line(*arguments):
+            walked += 1
+            yield place
+
+    monkeypatch.setattr(Catalogue, "line", walk)
+    assert [tokens for _, tokens, _ in recalled(made)] == [ids(256 * count)]
+    assert walked == count - 1
+
+
+def test_the_state_that_a_prompt_ended_with_is_protected_as_long_as_it_is_the_last() -> None:
+    states = [state(ids(256 * (at + 1)), at + 1) for at in range(4)]
+    sessions = Sessions()
+    for at, one in enumerate(states):
+        sessions.stored(one, [], 0.0, ends_prompt=at == 0)
+    assert ranks(sessions, *states) == [
+        Rank.NEWEST,
+        Rank.OF_SESSION,
+        Rank.NEWEST,
+        Rank.NEWEST,
+    ]
+    sessions.stored(states[1], [], 0.0, ends_prompt=True)
+    assert sessions.rank(states[0]) is Rank.OF_SESSION

@@ -1,0 +1,124 @@
+"""What lies on the disk is proved in idle time, whole rounds long, and never in the way."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from bramley.cachestore import scrub
+from bramley.cachestore.files import Files
+from support.store import PATIENCE_S, ids, local_store, settings, until, worker
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrub, "QUIET_S", 0.0)
+    monkeypatch.setattr(scrub, "LOOK_S", 0.01)
+    monkeypatch.setattr(scrub, "NOTE_S", 0.0)
+
+
+def flip(file: Path) -> None:
+    """Change the last byte of a payload, and nothing that the index could tell it by."""
+    stat = file.stat()
+    with file.open("r+b") as content:
+        content.seek(-16384, os.SEEK_END)
+        content.write(b"\xff" * 8)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def object_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.kvx"), key=lambda file: file.name)
+
+
+async def fill(folder: Path, prompts: int) -> list[Path]:
+    """Store prompts; returns their files, in the order of their ids."""
+    async with local_store(settings(folder=str(folder))) as (_, target), worker(target) as one:
+        for seed in range(prompts):
+            await one.put(ids(512, seed))
+        await one.client.flush()
+    return await asyncio.to_thread(object_files, folder)
+
+
+async def test_damage_is_found_and_a_miss_before_anybody_asks(tmp_path: Path) -> None:
+    files = await fill(tmp_path, 3)
+    flip(files[1])
+    chosen = settings(folder=str(tmp_path), scrub_bytes_s=1 << 30)
+    async with local_store(chosen, epoch=2) as (process, target), worker(target) as one:
+        await until(lambda: process.store.gauges()["scrub_round_s"] > 0)
+        assert process.store.counts["scrub_corrupt"] == 1
+        assert process.store.counts["corrupt"] == 1
+        assert not process.store.gauges()["ram_bytes"]  # proving brings nothing to RAM
+        await until(lambda: process.store.gauges()["quarantine_bytes"] > 0)
+        assert sorted([await one.read(ids(513, seed)) for seed in range(3)]) == [0, 512, 512]
+        await one.idle()
+        process.store.check()
+
+
+async def test_a_round_goes_on_where_the_last_run_was(tmp_path: Path) -> None:
+    files = await fill(tmp_path, 4)
+    size = 2 * 32768  # of an object
+    slow, fast = settings(folder=str(tmp_path), scrub_bytes_s=200_000), 1 << 30
+    async with local_store(slow, epoch=2) as (process, _):
+        await until(lambda: process.store.counts["scrubbed_bytes"] >= 2 * size)
+    flip(files[0])  # has been proved in this round
+    chosen = settings(folder=str(tmp_path), scrub_bytes_s=fast)
+    async with local_store(chosen, epoch=3) as (process, _):
+        await until(lambda: process.store.gauges()["scrub_round_s"] > 0)
+        assert 0 < process.store.counts["scrubbed_bytes"] < 4 * size
+        assert not process.store.counts["corrupt"]
+        ended_s = process.store.gauges()["scrub_round_s"]
+    async with local_store(chosen, epoch=4) as (process, _):
+        assert process.store.gauges()["scrub_round_s"] == ended_s  # and none before tomorrow
+
+
+class HeldFiles(Files):
+    """Writes of payloads wait."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        assert self.go_on.wait(PATIENCE_S)
+        super().write(fd, data, offset)
+
+
+async def test_nothing_is_scrubbed_beside_work(tmp_path: Path) -> None:
+    await fill(tmp_path, 2)
+    chosen = settings(folder=str(tmp_path), scrub_bytes_s=0)
+    files = HeldFiles()
+    async with (
+        local_store(chosen, epoch=2, files=files) as (process, target),
+        worker(target) as one,
+    ):
+        await one.put(ids(512, 9))  # waits for the disk
+        disk = process.store.tiers.disk
+        assert disk is not None
+        scrubber = scrub.Scrubber(process.store.tiers, disk, 1 << 30)
+        looks = 0
+        is_idle = process.store.tiers.is_idle
+
+        def look(quiet_s: float) -> bool:
+            nonlocal looks
+            looks += 1
+            return is_idle(quiet_s)
+
+        process.store.tiers.is_idle = look
+        running = asyncio.create_task(scrubber.run())
+        await until(lambda: looks > 3)
+        assert not process.store.counts["scrubbed_bytes"]
+        files.go_on.set()
+        await until(lambda: scrubber.round_s > 0)
+        assert process.store.counts["scrubbed_bytes"] == 2 * 2 * 32768  # those of the round's start
+        running.cancel()
+
+
+async def test_it_can_be_turned_off(tmp_path: Path) -> None:
+    await fill(tmp_path, 1)
+    async with local_store(settings(folder=str(tmp_path), scrub_bytes_s=0), epoch=2) as (
+        process,
+        _,
+    ):
+        assert process.store.scrubber is None
+        assert process.store.gauges()["scrub_round_s"] == 0
