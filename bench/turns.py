@@ -23,7 +23,7 @@ class Load:
     answer: int
 
 
-LOADS = {"tiny": Load(240, 6, 600, 40), "smollm2": Load(40, 2, 300, 36)}
+LOADS = {"tiny": Load(160, 4, 400, 36), "smollm2": Load(40, 2, 300, 36)}
 
 
 @dataclass(frozen=True, slots=True)

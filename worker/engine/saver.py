@@ -169,6 +169,13 @@ class Saver:
             tokens = row.tokens(copying.span.stop)
             self._hand_over(row.request_id, row.saving, copying.span, copying.staged, tokens)
 
+    def put_off(self) -> None:
+        """Try again later, after a copy that failed."""
+        row = self._next()
+        self._abandon()
+        if row is not None:
+            self._ledger.not_staged(row.debtor.account, time.monotonic())
+
     def _begin(self, row: _Row) -> _Copying | None:
         cohort, account = self._seating.cohort(row.debtor.slot), row.debtor.account
         missing = _missing(cohort.layers, row.saving, row.stop)

@@ -131,8 +131,8 @@ class Steps:
     def save_owed(self) -> None:
         """Copy a piece of what is owed, if now is the time for it."""
         number = self._saver.cohort_number(time.monotonic())
-        if number is not None:
-            self._contained.cohort(number, self._saver.go_on)
+        if number is not None and not self._contained.cohort(number, self._saver.go_on):
+            self._saver.put_off()
         self._send()
 
     def run(self) -> None:

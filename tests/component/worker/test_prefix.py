@@ -11,13 +11,15 @@ from mlx import nn
 
 from bramley.cachestore import keys
 from bramley.cachestore.catalogue import Entry
-from bramley.cachestore.client import StoreClient
+from bramley.cachestore.client import FIRST_WAIT_S, WAIT_S, StoreClient
 from bramley.cachestore.matching import Group
 from bramley.cachestore.process import StoreProcess
+from bramley.protos.v1 import cachestore_pb2 as pb
 from bramley.worker import prefix
 from bramley.worker.cache.snapshot import Span, layout, part_bytes, sliceable, stateful
 from bramley.worker.engine.outputs import Saved
 from bramley.worker.models.mlx_lm import layer_caches
+from bramley.worker.owed import HELD_BACK, Outcome
 from bramley.worker.prefix import Found, PrefixCache, StateFacts
 from support.engines import InProcessEngine, request
 from support.store import PATIENCE_S, identity, local_store, settings, until
@@ -31,8 +33,11 @@ TOKENS = 8
 class Bench:
     """A worker's engine and its prefixes."""
 
-    def __init__(self, model: nn.Module, process: StoreProcess, client: StoreClient) -> None:
+    def __init__(
+        self, model: nn.Module, process: StoreProcess, client: StoreClient, target: str
+    ) -> None:
         self.model = model
+        self.target = target
         self.process = process
         self.client = client
         self.engine = InProcessEngine(model, layers=layer_caches(model))
@@ -99,7 +104,7 @@ async def benches(model: nn.Module) -> AsyncGenerator[Sequence[Bench]]:
             client = StoreClient.connect(target, name, wait_s=5.0)
             async with asyncio.timeout(PATIENCE_S):
                 await client.linked()
-            made.append(Bench(model, process, client))
+            made.append(Bench(model, process, client, target))
         yield made
         for bench in made:
             await bench.close()
@@ -235,6 +240,110 @@ async def test_where_no_block_has_them_a_state_s_header_has_its_tokens(
     found.restore.release()
     await mine.close()
     await other.close()
+
+
+class Settled:
+    """What a cache told of spans that were handed over."""
+
+    def __init__(self, bench: Bench, state: StateFacts) -> None:
+        self.outcomes: list[Outcome] = []
+        self.cache = PrefixCache(bench.client, state, settled=self._take)
+        self._client = bench.client
+        saving = self.cache.saving(600, None, self.cache.root(""))
+        assert saving is not None
+        self.saving = saving
+
+    def _take(self, saved: Saved, outcome: Outcome) -> None:
+        assert saved.saving is self.saving
+        self.outcomes.append(outcome)
+
+    async def publish(self, *spans: Span) -> list[Outcome]:
+        """Hand spans of the prompt over, together: what came of each."""
+        self.outcomes.clear()
+        for span in spans:
+            staged = self._client.stage(len(span.parts) << 17)
+            assert staged is not None
+            handed = self.saving.account.hand_over(
+                is_state=False, first=span.first, stop=span.stop, blocks=len(span.parts)
+            )
+            tokens = array("I", PROMPT[: span.stop]).tobytes()
+            self.cache.publish(Saved("", span, staged, tokens, self.saving, handed))
+        await until(lambda: len(self.outcomes) == len(spans))
+        return self.outcomes
+
+
+BLOCKS = [Span("extent", first, (256,)) for first in (0, 256, 512)]
+
+
+async def test_a_refusal_comes_back_with_what_is_there_and_what_follows_is_not_asked_for(
+    benches: Sequence[Bench],
+) -> None:
+    facts = StateFacts(
+        identity=identity(layout="settled"), token_bytes=500, state_bytes=lambda _: 0
+    )
+    settled = Settled(benches[0], facts)
+    assert await settled.cache.recall(settled.saving.root, "s") == []  # it is open by now
+    tail = Span("tail", 512, (88,))
+    first, second, _ = BLOCKS
+    assert await settled.publish(second, tail) == [
+        Outcome("parent_missing", kept=0),
+        Outcome(HELD_BACK),
+    ]
+    settled.saving.account.attempt += 1
+    assert await settled.publish(first) == [Outcome()]
+    assert await settled.publish(tail) == [Outcome("parent_missing", kept=256)]
+    settled.saving.account.attempt += 1
+    assert await settled.publish(second, tail, second) == [Outcome()] * 3
+    counts = benches[0].process.store.counts
+    assert counts["refused_parent_missing"] == 2
+    await settled.cache.close()
+
+
+async def test_what_the_store_finds_fault_with_is_not_tried_again(
+    benches: Sequence[Bench],
+) -> None:
+    facts = StateFacts(identity=identity(layout="faulty"), token_bytes=500, state_bytes=lambda _: 0)
+    settled = Settled(benches[0], facts)
+    assert await settled.cache.recall(settled.saving.root, "s") == []
+    assert await settled.publish(Span("extent", 100, (256,))) == [Outcome("rejected")]
+    await settled.cache.close()
+
+
+async def test_a_store_that_went_is_told_as_such(benches: Sequence[Bench]) -> None:
+    facts = StateFacts(identity=identity(layout="went"), token_bytes=500, state_bytes=lambda _: 0)
+    settled = Settled(benches[0], facts)
+    link = benches[0].client.link
+    assert link is not None
+    await link.channel.close()
+    assert await settled.publish(BLOCKS[0]) == [Outcome("store_lost")]
+    assert settled.cache.saving(600, None, b"") is not None  # it will be back
+    await settled.cache.close()
+
+
+async def test_a_first_lookup_waits_longer_and_one_that_is_late_is_counted(
+    benches: Sequence[Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = StoreClient.connect(benches[0].target, "hasty")
+    async with asyncio.timeout(PATIENCE_S):
+        await client.linked()
+    root = await client.open_namespace(benches[0].state.identity, benches[0].state.groups)
+    assert client.link is not None
+    real, waits = client.link.stub.Match, list[float]()
+
+    async def match(asked: pb.MatchRequest, *, timeout: float) -> pb.MatchResponse:  # noqa: ASYNC109 gRPC's
+        waits.append(timeout)
+        if len(waits) > 2:
+            raise TimeoutError
+        return await real(asked, timeout=PATIENCE_S)
+
+    monkeypatch.setattr(client.link.stub, "Match", match)
+    for _ in range(3):
+        assert await client.match(root, b"", bytes(40)) is None
+    assert waits == [FIRST_WAIT_S, WAIT_S, WAIT_S]
+    assert client.lookups == {"miss": 2, "late": 1}
+    await client.close()
+    assert await client.match(root, b"", bytes(40)) is None
+    assert client.lookups["away"] == 1
 
 
 async def test_the_salts_asked_for_longest_ago_are_forgotten(
