@@ -20,7 +20,7 @@ from bramley.cachestore.gauges import gauges
 from bramley.cachestore.keys import HASH_BYTES, Identity
 from bramley.cachestore.leases import ReadLease, Wish, WriteLease
 from bramley.cachestore.matching import Found, Group, Query
-from bramley.cachestore.namespaces import PREFILL_RATE, Namespace
+from bramley.cachestore.namespaces import PREFILL_RATE, Namespace, superfluous
 from bramley.cachestore.objects import BLOCK, StoredObject, padded
 from bramley.cachestore.points import Points
 from bramley.cachestore.refusals import Refusals
@@ -117,10 +117,18 @@ class Store:
             raise InvalidRequest("groups", "two have one name")
         root = keys.root(identity)
         rate = prefill_rate or PREFILL_RATE
-        namespace = self.namespaces[root] = Namespace(root, identity, tuple(groups), rate)
+        now_s = monotonic()
+        namespace = self.namespaces[root] = Namespace(root, identity, tuple(groups), rate, now_s)
         self.tiers.catalogue.require(root, namespace.trunk)
         self.tiers.order.set_rate(root, rate)
+        for old in superfluous(self.namespaces, self._is_empty, now_s):
+            del self.namespaces[old]
+            self.tiers.catalogue.forget_namespace(old)
+            self.tiers.order.forget_rate(old)
         return root
+
+    def _is_empty(self, root: bytes) -> bool:
+        return not self.tiers.catalogue.of_namespace(root)
 
     def namespace(self, root: bytes) -> Namespace:
         """Find an opened namespace.
@@ -134,6 +142,7 @@ class Store:
         found = self.namespaces.get(root)
         if found is None:
             raise NotLoaded("the namespace is not open", reason="NAMESPACE_NOT_OPEN")
+        found.used_s = monotonic()
         return found
 
     # Reading
