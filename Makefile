@@ -36,6 +36,7 @@ protos: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bramley.bench.router $(ARGS)
+	$(BIN)/python -m bramley.bench.routing
 	$(BIN)/python -m bramley.bench.prefix
 	$(BIN)/python -m bramley.bench.store
 	$(BIN)/python -m bramley.bench.engine

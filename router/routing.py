@@ -1,10 +1,9 @@
 """Chooses a worker among those that serve a model, by the seconds that each would take (pure).
 
 A prompt that a worker has in a row costs nothing there, one that its store has a little, and
-what waits there has to be computed before. Two rules come first: who has several requests
-more than another gets none, whatever it holds; and who keeps failing is left alone, unless
-nobody else is there. What was chosen is carried out by router/relay.py: the next file of a
-request's way.
+what waits there has to be computed before. So a prefix draws requests until the worker that
+has it has too much to do, and no longer. Who keeps failing is left alone, unless nobody else is
+there. What was chosen is carried out by router/relay.py: the next file of a request's way.
 """
 
 from collections.abc import Sequence
@@ -14,10 +13,10 @@ from typing import Literal
 from bramley.router.breaker import State
 from bramley.router.prefixes import NOTHING, Stored
 
-SPILL_REQUESTS = 3  # more than the least loaded one, and a prefix draws no more there
 PREFILL_RATE = 1000.0  # tokens a second, until one is measured
 RAM_SHARE, SSD_SHARE = 1 / 40, 1 / 25  # of recomputing: what restoring took where it was measured
-PRESSURE_S = 0.5  # what a full worker is worse than an empty one
+WORK_WEIGHT = 3.0  # computing something again also delays those that come after it
+PRESSURE_S = 1.0  # what a full worker is worse than an empty one
 
 Why = Literal["only", "prefix", "load", "spill", "probe", "last"]
 
@@ -66,7 +65,8 @@ class Replica:
         """Estimate the time to the first token there, and the drag on others."""
         rate = self.prefill_rate or PREFILL_RATE
         pressure_s = PRESSURE_S * self.requests / max(self.places, 1)
-        return (self.prefill_tokens + self.work(prompt_tokens)) / rate + pressure_s
+        work = self.prefill_tokens + WORK_WEIGHT * self.work(prompt_tokens)
+        return work / rate + pressure_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,11 @@ def _cheapest(replicas: Sequence[Replica], prompt_tokens: int) -> Choice:
 
     if len(replicas) == 1:
         return Choice(replicas[0], "only")
-    fewest = min(one.requests for one in replicas)
-    near = [one for one in replicas if one.requests < fewest + SPILL_REQUESTS]
-    best = min(near, key=order)
-    if len(near) < len(replicas) and min(replicas, key=order) is not best:
-        return Choice(best, "spill")
+    best = min(replicas, key=order)
     works = [one.work(prompt_tokens) for one in replicas]
-    is_drawn = best.work(prompt_tokens) == min(works) < max(works)
-    return Choice(best, "prefix" if is_drawn else "load")
+    if min(works) == max(works):
+        return Choice(best, "load")
+    return Choice(best, "prefix" if best.work(prompt_tokens) == min(works) else "spill")
 
 
 def _by_load(one: Replica) -> tuple[int, int, str]:

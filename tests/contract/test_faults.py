@@ -177,23 +177,23 @@ async def spread(bench: Bench) -> list[int]:
     return list(counted.values())
 
 
-async def test_a_conversation_goes_where_its_row_is_until_that_worker_has_three_more() -> None:
+async def test_a_conversation_goes_where_its_row_is_until_that_worker_has_too_much_to_do() -> None:
     async with routed(Script(max_rows=8), replicas={"fake": 2}) as bench:
-        bench.node.scripts["fake@2"] = Script(max_rows=8, row_chains=["two"])
+        bench.node.scripts["fake@2"] = Script(max_rows=8, row_chains=["one"])
         await bench.all_ready(2)
         await bench.node.kill("fake@2")
         await bench.node.start("fake@2")
         await bench.all_ready(2)
         labels = {"fake.stall": "started", "blocks": "one two"}
-        prompt = "x" * 600
+        prompt = "x" * 300
         went: list[str] = []
         calls: list[Any] = []
-        for _ in range(5):
+        for _ in range(6):
             calls.append(bench.stub.Generate(ask(text=prompt, labels=labels)))
             started = (await read_until(calls[-1], "started")).started
             went.append(started.worker.rpartition("-")[0])
-        assert went == ["fake@2", "fake@2", "fake@2", "fake", "fake@2"]
-        assert gate_of(bench).replicas.booked().prefill_tokens == 4 * (600 - 512) + 600
+        assert went == ["fake@2"] * 5 + ["fake"]
+        assert gate_of(bench).replicas.booked().prefill_tokens == 5 * (300 - 256) + 300
         for call in calls:
             call.cancel()
         await nothing_is_left(bench)

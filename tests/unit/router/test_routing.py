@@ -3,7 +3,7 @@
 from typing import Any
 
 from bramley.router.prefixes import Stored
-from bramley.router.routing import SPILL_REQUESTS, Choice, Replica, choose
+from bramley.router.routing import Choice, Replica, choose
 
 
 def chosen(*replicas: Replica, prompt_tokens: int = 1000) -> tuple[str, str]:
@@ -52,16 +52,23 @@ def test_a_stored_prefix_is_nearly_as_good_as_a_row() -> None:
 
 def test_what_waits_there_counts_as_seconds() -> None:
     a, b = replica("a", prefill_tokens=4000, row_tokens=768), replica("b")
-    assert chosen(a, b) == ("b", "load")
+    assert chosen(a, b) == ("b", "spill")
     slow = replica("a", prefill_rate=100.0)
     assert chosen(slow, replica("b", prefill_rate=1000.0, prefill_tokens=2000)) == ("b", "load")
 
 
-def test_a_prefix_draws_no_more_requests_than_the_spill_allows() -> None:
-    for requests in range(8):
-        busy = replica("a", requests=requests, row_tokens=100_000, prefill_rate=1.0)
-        found = chosen(busy, replica("b"), prompt_tokens=100_000)
-        assert found == (("a", "prefix") if requests < SPILL_REQUESTS else ("b", "spill"))
+def test_a_short_prefix_draws_few_requests_and_a_long_one_many() -> None:
+    def drawn(row_tokens: int) -> int:
+        """How many requests go to the worker with the prefix before one goes elsewhere."""
+        for requests in range(8):
+            busy = replica("a", requests=requests, row_tokens=row_tokens)
+            if chosen(busy, replica("b"), prompt_tokens=2000)[0] == "b":
+                return requests
+        return 8
+
+    assert [drawn(256 * blocks) for blocks in range(5)] == [1, 7, 8, 8, 8]
+    fast = replica("a", requests=3, row_tokens=256, prefill_rate=10_000.0)
+    assert chosen(fast, replica("b", prefill_rate=10_000.0)) == ("b", "spill")
 
 
 def test_a_worker_that_fails_is_left_alone_unless_it_is_the_last() -> None:
