@@ -109,3 +109,10 @@ async def read(store: Store, root: bytes, tokens: bytes) -> int:
             assert view[at * ALIGN : at * ALIGN + PART] == right, "wrong bytes"
     store.release(lease.id)
     return found.boundaries[0].tokens
+
+
+def drop_copies(store: Store) -> None:
+    """Leave in RAM only what is not on disk."""
+    for entry in list(store.tiers.catalogue.ram.values()):
+        if entry.on_disk and not entry.holds and not store.leases.is_pinned(entry.id):
+            store.tiers.drop_from_ram(entry)

@@ -20,8 +20,7 @@ import pytest
 
 from bramley.cachestore import admin, policy
 from bramley.cachestore.disk import Disk
-from bramley.cachestore.store import Store
-from support.core import CoreProcess, put, read
+from support.core import CoreProcess, drop_copies, put, read
 from support.failing_files import CALLS
 from support.simulated_disk import SimulatedDisk
 from support.store import KV, identity, ids
@@ -86,13 +85,6 @@ async def started(files: SimulatedDisk, epoch: int) -> tuple[CoreProcess, bytes]
         with suppress(OSError):
             await store.tiers.on_disk_thread(store.tiers.disk.put_namespace, root, identity())
     return process, root
-
-
-def drop_copies(store: Store) -> None:
-    """Leave in RAM only what is not on disk."""
-    for entry in list(store.tiers.catalogue.ram.values()):
-        if entry.on_disk and not entry.holds and not store.leases.is_pinned(entry.id):
-            store.tiers.drop_from_ram(entry)
 
 
 async def work(files: SimulatedDisk) -> None:
