@@ -70,7 +70,7 @@ async def test_workers_hand_over_what_they_owe_before_a_flush_and_their_debts_ar
         answer = await bench.stub.FlushCache(flush_request(MODEL))
         assert (answer.ok, answer.refused) == (False, 2)
         assert not (await bench.stub.FlushCache(flush_request())).ok
-        assert 2.0 < worker.flushes[0] <= 4.0  # the other half of the time is the store's
+        assert 2.0 < worker.flushes[0] < 4.5  # the other half of the time is the store's
         assert worker.flushes[1:] == [30.0, 30.0]
         assert len(fake.flushed) == 3
 
