@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from bramley.cachestore.catalogue import Catalogue, Entry, Place
 from bramley.cachestore.namespaces import Namespace
@@ -24,7 +25,11 @@ class Recalled:
 
 
 def recall(
-    catalogue: Catalogue, namespace: Namespace, session_key: str, limit: int
+    catalogue: Catalogue,
+    namespace: Namespace,
+    session_key: str,
+    limit: int,
+    after_s: float = -inf,
 ) -> list[Recalled]:
     """Find the newest sequences of a session, none of them the beginning of a newer one.
 
@@ -33,6 +38,7 @@ def recall(
         namespace: the session's.
         session_key: empty for what was stored without one.
         limit: of how many.
+        after_s: when the session was closed, on the wall clock: older objects do not count.
 
     Returns:
         The newest first; of several BYTES_MAX at most.
@@ -42,7 +48,7 @@ def recall(
     size = 0
     entries = catalogue.of_session(namespace.root, session_key)
     for entry in sorted(entries, key=_age, reverse=True):
-        if entry.id in told:
+        if entry.id in told or entry.object.created_s <= after_s:
             continue
         line = _line(catalogue, entry, namespace.parent_groups(entry.object.group))
         told |= {

@@ -56,7 +56,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
         store: Store,
         data: DataSocket,
         hello: pb.HelloResponse,
-        flush: Callable[[bytes], Coroutine[Any, Any, pb.FlushResponse]],
+        flush: Callable[[bytes, float | None], Coroutine[Any, Any, pb.FlushResponse]],
     ) -> None:
         self._store = store
         self._data = data
@@ -204,6 +204,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
             header=request.header,
             session_key=request.session_key,
             source=source,
+            prompt_boundary=request.prompt_boundary,
         )
         sealing = self._store.seal(request.lease_id, request.generation, seal)
         entry = await _whole(sealing, lambda _: None)
@@ -240,7 +241,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
 
     async def Flush(self, request: pb.FlushRequest, context: Context) -> pb.FlushResponse:
         """Have all on disk."""
-        return await self._flush(request.root)
+        return await self._flush(request.root, context.time_remaining())
 
     async def Watch(
         self, request: pb.CacheStoreServiceWatchRequest, context: Context
@@ -289,8 +290,9 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
     async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:
         """Tell what was said in one."""
         namespace = self._store.namespace(request.root)
-        said = self._closed.since(request.root, request.session_key)
-        found = recall(said, namespace, request.session_key, request.limit)
+        catalogue, key = self._store.tiers.catalogue, request.session_key
+        after_s = self._closed.at_s(request.root, key)
+        found = recall(catalogue, namespace, key, request.limit, after_s)
         return pb.RecallResponse(
             sequences=[
                 pb.RecallResponse.Sequence(

@@ -8,6 +8,7 @@ servers take any number of pings. docs/protocol.md lists the figures.
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -58,7 +59,7 @@ def new_server() -> grpc.aio.Server:
 
 
 def bind(server: grpc.aio.Server, address: str) -> int:
-    """Bind ``host:port`` or ``unix:path``; port 0 takes a free one.
+    """Bind ``host:port``, or ``unix:path`` for this user alone; port 0 takes a free one.
 
     Returns:
         The port, or 1 for a unix socket.
@@ -72,6 +73,8 @@ def bind(server: grpc.aio.Server, address: str) -> int:
         raise CannotListen(address, error) from error
     if port == 0:
         raise CannotListen(address, "it is in use or not ours to bind")
+    if address.startswith("unix:"):
+        Path(address.removeprefix("unix:")).chmod(0o600)
     return port
 
 

@@ -4,7 +4,7 @@ import logging
 
 from bramley.common.child import Child, ChildContext
 from bramley.common.logs import facts
-from bramley.common.main import leave, run_child
+from bramley.common.main import keep_what_is_here, leave, run_child
 from bramley.router.process import Router
 from bramley.router.settings import RouterSettings
 
@@ -16,6 +16,7 @@ async def serve(context: ChildContext, settings: RouterSettings) -> None:
     child = Child(context)
     router = Router(settings, context.socket, context.epoch)
     async with router.serve():
+        keep_what_is_here()
         child.ready(router.addresses)
         log.info("serving", extra=facts(**router.addresses))
         log.info("stopping", extra=facts(reason=await child.until_stopped()))

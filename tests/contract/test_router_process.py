@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import stat
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bramley.bench.children import Spawned, context_of, spawn
-from bramley.common.rpc import open_channel
+from bramley.common.rpc import bind, new_server, open_channel
 from bramley.common.status import RemoteError
 from bramley.protos.v1 import router_pb2, router_pb2_grpc
 from bramley.router.settings import RouterSettings
@@ -71,3 +72,10 @@ async def test_a_taken_address_ends_it_with_exit_code_1_and_one_line_that_names_
                 assert second.process.returncode == 1
                 (line,) = [line for line in errors.decode().splitlines() if "router" in line]
                 assert taken.grpc in line
+
+
+async def test_a_socket_is_for_this_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.sock"
+    server = new_server()
+    bind(server, f"unix:{path}")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
