@@ -2,16 +2,19 @@
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from bramley.cachestore.disk import Disk
 from support import disk_writer
 from support.stored import make_stored, object_files, read
 
-ROUNDS = 20
+ROUNDS = 20  # on one disk
 NUMBERS = 1000  # a round
 
 
@@ -33,11 +36,18 @@ def write_and_kill(folder: Path, number: int, wait_s: float) -> list[str]:
     return said[1:]
 
 
-def test_b026_b028_twenty_kills_lose_nothing_and_tear_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "store"
-    chance = random.Random(26)  # noqa: S311
+def kill_often(folder: Path, kills: int, seed: int) -> None:
+    """Kill a writer so often, on a new disk now and then."""
+    print(f"seed {seed}")  # noqa: T201
+    chance = random.Random(seed)  # noqa: S311
+    for at in range(0, kills, ROUNDS):
+        kill_on_one_disk(folder / f"store-{at}", min(ROUNDS, kills - at), chance)
+        shutil.rmtree(folder / f"store-{at}")
+
+
+def kill_on_one_disk(folder: Path, rounds: int, chance: random.Random) -> None:
     there: set[str] = set()
-    for number in range(ROUNDS):
+    for number in range(rounds):
         said = write_and_kill(folder, number, chance.uniform(0, 0.15))
         there |= {line[1:] for line in said if line[0] == "+" and len(line) == 33}
         gone = {line[1:] for line in said if line[0] == "-"}
@@ -53,6 +63,22 @@ def test_b026_b028_twenty_kills_lose_nothing_and_tear_nothing(tmp_path: Path) ->
         there = listed
         disk.close(clean=False)
     check_all(folder)
+
+
+def test_b026_b028_twenty_kills_lose_nothing_and_tear_nothing(tmp_path: Path) -> None:
+    kill_often(tmp_path, 20, seed=26)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_b026_b028_two_hundred_kills_lose_nothing_and_tear_nothing(tmp_path: Path) -> None:
+    kill_often(tmp_path, 200, seed=random.randrange(1 << 30))  # noqa: S311
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(4 * 3600)
+def test_b026_b028_five_thousand_kills_lose_nothing_and_tear_nothing(tmp_path: Path) -> None:
+    kill_often(tmp_path, 5000, seed=random.randrange(1 << 30))  # noqa: S311
 
 
 def check_all(folder: Path) -> None:
