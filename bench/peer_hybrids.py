@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +14,7 @@ from mlx_lm.models.gated_delta import gated_delta_ops, normalize_qk
 
 from bramley.bench.figures import Figure, Required
 from bramley.bench.peer_models import load
-from bramley.worker.models.gated_delta import best_chunk, fast_prefill, gated_delta_chunked
+from bramley.worker.models.gated_delta import fast_prefill, gated_delta_chunked
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {  # a model for tests of the machinery, 21 M parameters
@@ -57,7 +57,6 @@ COMMON: dict[str, Any] = {
         "partial_rotary_factor": 0.25,
     },
 }
-CHUNKS = (16, 32, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,26 +151,50 @@ def _prefill_s(model: nn.Module, tokens: int, piece: int) -> float:
     return time.monotonic() - start_s
 
 
+def layers(subject: Subject, turns: int) -> Iterator[Figure]:
+    """The recurrent layers alone: norm, projections, convolution, rule, gate of each."""
+    figure = Figure(
+        f"{subject.name}: recurrent layers",
+        "columns/s",
+        ("chunks", "mlx_lm"),
+        required=Required(">=", 5),
+    )
+    dtype = mx.float32 if _on_cpu() else mx.bfloat16
+    x = mx.random.normal((1, subject.piece, subject.text["hidden_size"])).astype(dtype)
+    short = x[:, : subject.plain_prompt]
+    mx.eval(x, short)
+    for turn in range(turns + 1):
+        fast_s = _time_s(lambda: _recurrent(subject.fast, x))
+        plain_s = _time_s(lambda: _recurrent(subject.plain, short))
+        if turn:  # kernels are compiled on first use
+            figure.add(subject.piece / fast_s, subject.plain_prompt / plain_s)
+    yield figure
+
+
+def _recurrent(model: nn.Module, x: mx.array) -> list[mx.array]:
+    every = cast("Any", model).language_model.model.layers
+    return [layer.linear_attn(layer.input_layernorm(x)) for layer in every if layer.is_linear]
+
+
 def rule(subject: Subject, turns: int) -> Iterator[Figure]:
-    """The rule alone, of one layer, in chunks of several lengths."""
+    """The rule alone, of one layer."""
     inputs = _rule_inputs(subject.text, subject.piece)
     short = _rule_inputs(subject.text, subject.plain_prompt)
-    for chunk in CHUNKS:
-        figure = Figure(
-            f"{subject.name}: rule, {chunk} a chunk",
-            "columns/s",
-            ("chunks", "loop"),
-            required=Required(">=", 5) if chunk == best_chunk() else None,
-        )
-        for turn in range(turns + 1):
-            chunks_s = _time_s(lambda chunk=chunk: gated_delta_chunked(*inputs, chunk=chunk))
-            loop_s = _time_s(lambda: gated_delta_ops(*short))
-            if turn:  # kernels are compiled on first use
-                figure.add(subject.piece / chunks_s, subject.plain_prompt / loop_s)
-        yield figure
+    figure = Figure(
+        f"{subject.name}: rule",
+        "columns/s",
+        ("chunks", "loop"),
+        required=Required(">=", 5),
+    )
+    for turn in range(turns + 1):
+        chunks_s = _time_s(lambda: gated_delta_chunked(*inputs))
+        loop_s = _time_s(lambda: gated_delta_ops(*short))
+        if turn:  # kernels are compiled on first use
+            figure.add(subject.piece / chunks_s, subject.plain_prompt / loop_s)
+    yield figure
 
 
-def _time_s(compute: Callable[[], tuple[mx.array, mx.array]]) -> float:
+def _time_s(compute: Callable[[], Sequence[mx.array]]) -> float:
     start_s = time.monotonic()
     mx.eval(compute())
     return time.monotonic() - start_s

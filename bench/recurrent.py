@@ -2,7 +2,8 @@
 
 ``python -m bramley.bench.recurrent [--model FOLDER | --shape SHAPE] [--json]``. Both sides run in
 turn in this one process, on the same weights and the same BLAS. Weights are random without
-``--model``: speed depends on shapes alone. First whole prompts, then the rule of one layer alone.
+``--model``: speed depends on shapes alone. First whole prompts, then the recurrent layers alone,
+then the rule of one of them alone.
 """
 
 import argparse
@@ -24,13 +25,13 @@ def main() -> int:
     arguments = parser.parse_args()
     # Before MLX, which finds it only if it is there first.
     print(f"matrices by {load_blas().name}", file=sys.stderr)
-    from bramley.bench.peer_hybrids import difference, prompts, rule, subject  # noqa: PLC0415
+    from bramley.bench.peer_hybrids import difference, layers, prompts, rule, subject  # noqa: PLC0415
 
     chosen = subject(arguments.model, arguments.shape)
     print(f"logits differ by {difference(chosen):.1e} of the largest", file=sys.stderr)
     figures: list[Figure] = []
     machine = Machine()
-    for part in (prompts, rule):
+    for part in (prompts, layers, rule):
         for figure in part(chosen, arguments.turns):
             figures.append(figure)
             print(*figure.cells(), file=sys.stderr, flush=True)

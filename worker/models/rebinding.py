@@ -13,8 +13,13 @@ from mlx import nn
 def layers_that_use(model: nn.Module, name: str) -> Iterator[nn.Module]:
     """Find the modules whose own code reads a name, global or of an attribute."""
     for _, module in cast("list[tuple[str, nn.Module]]", model.named_modules()):
-        if name in _code_of(type(module)).__code__.co_names:
+        if reads(module, name):
             yield module
+
+
+def reads(module: nn.Module, name: str) -> bool:
+    """Whether a module's own code reads a name, global or of an attribute."""
+    return name in _code_of(type(module)).__code__.co_names
 
 
 def global_of(layer: type[nn.Module], name: str) -> Callable[..., Any]:
