@@ -124,7 +124,7 @@ async def test_a_worker_killed_while_the_store_copies_leaves_nothing_torn() -> N
         process.store.check()
 
 
-async def test_a_stopped_writer_is_fenced_and_harms_nothing() -> None:
+async def test_report_3_a_stopped_writer_is_fenced_and_harms_nothing() -> None:
     chosen = settings(lease_ttl_s=0.3, ram_bytes=4 << 20)
     async with local_store(chosen) as (process, target), worker(target) as one:
         async with victim(target, ["stage", "reserve"]) as stopped:
@@ -141,7 +141,7 @@ async def test_a_stopped_writer_is_fenced_and_harms_nothing() -> None:
         process.store.check()
 
 
-async def test_an_old_seal_completes_no_new_reservation() -> None:
+async def test_report_7_an_old_seal_completes_no_new_reservation() -> None:
     async with local_store(settings()) as (process, target):
         async with victim(target, ["stage", "reserve"]) as old:
             process.store.expire(float("inf"))
@@ -195,7 +195,7 @@ async def test_a_store_killed_at_any_point_serves_nothing_torn_and_loses_nothing
         await child.stop()
 
 
-async def test_ten_quick_restarts_lose_nothing(tmp_path: Path) -> None:
+async def test_report_8_b026_ten_quick_restarts_lose_nothing(tmp_path: Path) -> None:
     chosen = settings(folder=str(tmp_path / "disk"))
     async with store_child(tmp_path) as child:
         await child.start(chosen)
