@@ -256,7 +256,8 @@ class Store:
             raise self._refused(wish, "BREAKER_OPEN", "the store is stopping")
         if self.spiller is None or self.spiller.breaker.has_tripped:
             return
-        if self.tiers.pending_bytes + size > self._limits.queue_bytes:
+        pending = self.tiers.pending_bytes
+        if pending and pending + size > self._limits.queue_bytes:
             raise self._refused(wish, "QUEUE_FULL", "too much waits for the disk", RETRY_AFTER_S)
 
     def _full(self, wish: Wish) -> Refused:

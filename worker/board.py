@@ -4,8 +4,12 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
+from bramley.cachestore import keys
+from bramley.cachestore.objects import BLOCK
+from bramley.common.wire import pack_ids
 from bramley.protos.v1 import types_pb2, worker_pb2
 from bramley.worker.engine.counters import Counters
+from bramley.worker.engine.slots import Parked
 
 HEARTBEAT_S = 0.5
 
@@ -18,6 +22,7 @@ class Board:
         self._lookups = lookups
         self._next = asyncio.Event()
         self._version = 0
+        self._chains: dict[int, bytes] = {}  # by the number of the parking
         self.state: types_pb2.ModelState.ValueType = types_pb2.MODEL_STATE_LOADING
         self.load_progress = 0.0
         self.limits: types_pb2.ModelLimits | None = None
@@ -28,6 +33,15 @@ class Board:
         """Prompt tokens a second, as measured so far; 0 until known."""
         counters = self._counters
         return counters.prompt_tokens / counters.prefill_s if counters.prefill_s else 0.0
+
+    def _row_chains(self) -> list[bytes]:
+        """Name each parked row by the hash of its last whole block, made once a parking."""
+        parked = self._counters.rows
+        known, self._chains = self._chains, dict[int, bytes]()
+        for number, row in parked.items():
+            if row.scope and len(row.tokens) >= BLOCK:
+                self._chains[number] = known.get(number) or _last_block(row)
+        return list(self._chains.values())
 
     def loading(self, share: float) -> None:
         """Note how far the model's load is, 0 to 1."""
@@ -64,9 +78,14 @@ class Board:
             prefill_rate=self.prefill_rate,
             limits=self.limits,
             revision=self.revision,
+            row_chains=self._row_chains(),
             snapshots_owed=counters.owed,
             snapshots_stored=counters.stored,
             snapshots_refused=dict(counters.refused),
             snapshots_lost=dict(counters.lost),
             lookups=dict(self._lookups),
         )
+
+
+def _last_block(row: Parked) -> bytes:
+    return keys.chain(row.scope, pack_ids(row.tokens))[-keys.HASH_BYTES :]

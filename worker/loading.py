@@ -153,6 +153,8 @@ def _load(
                 lane=types_pb2.LANE_SERIAL if lane.rows_max == 1 else types_pb2.LANE_BATCHED,
                 lane_reason=lane.reason,
                 has_chat_template=tokenizer.has_chat_template,
+                token_bytes=part_bytes(sliceable(state_layers), 1),
+                row_bytes=part_bytes(stateful(state_layers), context),
             ),
             revision=model.revision,
             dtype=model.dtype,

@@ -40,6 +40,7 @@ TOKEN_BYTES = 4
 WORTH_TOKENS = 16  # fewer are computed sooner than fetched
 SLACK_S = 0.25  # an estimate is only put right by trying, so close calls are fetched
 SETTLE_S = 1.0
+RATE_MOVED = 1.5  # times faster or slower than the store was told
 CLOSE_S = 5.0
 ROOTS_MAX = 256  # salts in use at a time
 RECALLED_MAX = 16  # as many as one request has answers
@@ -120,6 +121,7 @@ class PrefixCache:
         self._roots: OrderedDict[str, bytes] = OrderedDict()  # by salt, the newest last
         self.has_forgotten_roots = False
         self._told_no_room = False
+        self._told_rate = 0.0
         self._opening: dict[bytes, asyncio.Task[bytes]] = {}
         self._publishing: asyncio.Queue[Saved] = asyncio.Queue()
         self._publisher = asyncio.create_task(self._publish_all())
@@ -143,7 +145,9 @@ class PrefixCache:
         root = self._roots[salt] = keys.root(identity)
         if not self._state.is_stored:
             return
-        opening = asyncio.create_task(self._client.open_namespace(identity, self._state.groups))
+        opening = asyncio.create_task(
+            self._client.open_namespace(identity, self._state.groups, self._told_rate)
+        )
         self._opening[root] = opening
 
         def opened(done: "asyncio.Task[bytes]") -> None:
@@ -151,6 +155,14 @@ class PrefixCache:
                 del self._opening[root]
 
         opening.add_done_callback(opened)
+
+    def _tell_rate(self, prefill_rate: float) -> None:
+        """Have the store price what it keeps of this model, once more where the rate has moved."""
+        low, high = sorted((prefill_rate, self._told_rate))
+        if high > RATE_MOVED * low:
+            self._told_rate = prefill_rate
+            for salt in self._roots:
+                self._open(salt)
 
     def _bound_roots(self) -> None:
         """Forget the namespace that was asked for longest ago; never the one without a salt."""
@@ -204,6 +216,7 @@ class PrefixCache:
         """
         if not self._state.is_stored:
             return None
+        self._tell_rate(prefill_rate)
         match = await self._client.match(root, chains, token_ids_le)
         if match is None:
             return None
@@ -365,6 +378,7 @@ class PrefixCache:
             part_bytes=self._state.bytes_of(span),
             header=self._header_of(before),
             session_key=saved.saving.session_key,
+            prompt_boundary=span.stop == saved.saving.boundary,
         )
 
     def _header_of(self, before: bytes) -> bytes:

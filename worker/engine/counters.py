@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bramley.worker.engine.slots import Parked
+
 
 @dataclass(slots=True)
 class Counters:
@@ -10,6 +12,7 @@ class Counters:
 
     Attributes:
         step_began_s: of the step that runs, on the monotonic clock; 0 while idle or loading.
+        rows: that are parked, by the number of their parking.
         owed: rows of which something is to be stored and is not.
         saving_s: what copying to the store's staging has taken.
         saving_longest_s: the longest that one step was longer for it.
@@ -28,6 +31,7 @@ class Counters:
     prefill_s: float = 0.0
     preemptions: int = 0
     parked: int = 0
+    rows: Mapping[int, Parked] = field(default_factory=dict[int, Parked])
     owed: int = 0
     saving_s: float = 0.0
     saving_longest_s: float = 0.0

@@ -351,7 +351,8 @@ class Steps:
         counters.running = len(self._slots.seated)
         counters.waiting = len(self._waiting)
         counters.waiting_prompt_tokens = sum(len(one.prompt) for one in self._waiting.values())
-        counters.parked = len(self._slots.parked)
+        counters.rows = {row.since: row for row in self._slots.parked}
+        counters.parked = len(counters.rows)
         counters.owed, counters.stored = self._saver.owed, self.ledger.stored
 
     def _measure(self) -> None:

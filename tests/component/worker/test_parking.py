@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from bramley.cachestore import keys
+from bramley.common.wire import pack_ids
+from bramley.worker.board import Board
 from bramley.worker.models.contract import LanguageModel, LayerCache
 from bramley.worker.request import LogprobRule, Priority, Request
 from bramley.worker.sampling.params import SamplingParams
@@ -60,6 +63,20 @@ def test_the_next_turn_goes_on_from_the_parked_row(engine: InProcessEngine, alon
     assert engine.run(request("next", turn, scope=SCOPE))["next"] == alone(request("next", turn))
     assert engine.outcomes["next"].parked == len(PROMPT) + len(first) - 1
     assert engine.engine.counters.parked == 1
+
+
+def test_the_worker_s_report_names_the_rows_that_a_prompt_can_go_on_from(
+    engine: InProcessEngine,
+) -> None:
+    board = Board(engine.engine.counters, {})
+    assert list(board.load().row_chains) == []
+    long = tokens(7, 600)
+    answer = engine.run(request("long", long, scope=SCOPE, max_tokens=4))["long"]
+    engine.run(request("short", PROMPT, scope=SCOPE, max_tokens=4))
+    chains = keys.chain(SCOPE, pack_ids([*long, *answer]))
+    assert list(board.load().row_chains) == [chains[32:64]]
+    engine.run(request("other", tokens(8, 600), max_tokens=1))  # nobody may share it
+    assert list(board.load().row_chains) == [chains[32:64]]
 
 
 def test_an_edited_turn_goes_on_from_where_it_still_agrees(

@@ -12,8 +12,10 @@ from mlx import nn
 from bramley.cachestore import keys
 from bramley.cachestore.catalogue import Entry
 from bramley.cachestore.client import FIRST_WAIT_S, WAIT_S, StoreClient
+from bramley.cachestore.exchange import Snapshot
 from bramley.cachestore.matching import Group
 from bramley.cachestore.process import StoreProcess
+from bramley.cachestore.staging import Staged
 from bramley.protos.v1 import cachestore_pb2 as pb
 from bramley.worker import prefix
 from bramley.worker.cache.snapshot import Span, layout, part_bytes, sliceable, stateful
@@ -367,3 +369,28 @@ async def test_the_salts_asked_for_longest_ago_are_forgotten(
     assert await cache.recall(roots["a"], "s") == []
     assert {roots["a"], roots["d"], roots[""]} == client.namespaces
     await cache.close()
+
+
+async def test_the_store_is_told_where_prompts_end_and_how_fast_they_are_computed(
+    benches: Sequence[Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = benches[0]
+    told: set[tuple[int, bool]] = set()
+    publish = bench.client.publish
+
+    async def noted(staged: Staged, snapshot: Snapshot) -> object:
+        told.add((snapshot.first_token + snapshot.tokens, snapshot.prompt_boundary))
+        return await publish(staged, snapshot)
+
+    monkeypatch.setattr(bench.client, "publish", noted)
+    await bench.answer(PROMPT, BOUNDARY)
+    await until(lambda: (BOUNDARY, True) in told)
+    assert {end for end, is_prompt in told if is_prompt} == {BOUNDARY}
+    assert len(told) > 1
+    namespaces = bench.process.store.namespaces
+    ids = array("I", PROMPT).tobytes()
+    for rate, known in ((500.0, 500.0), (600.0, 500.0), (2000.0, 2000.0)):
+        found = await bench.cache.find(bench.root, keys.chain(bench.root, ids), ids, rate)
+        if found is not None:
+            found.restore.release()
+        await until(lambda known=known: namespaces[bench.root].prefill_rate == known)
