@@ -12,7 +12,6 @@ import msgspec
 import pytest
 import xxhash
 
-from bramley.cachestore import artifacts, keys
 from bramley.cachestore.matching import Group
 from bramley.cachestore.objects import Part
 from bramley.cachestore.process import StoreProcess
@@ -32,7 +31,7 @@ from support.archives import (
     take_apart,
     with_manifest,
 )
-from support.store import KV, identity, ids, local_store, settings, until, worker
+from support.store import KV, ids, local_store, settings, until, worker
 
 if TYPE_CHECKING:
     from bramley.protos.v1.cachestore_pb2_grpc import CacheStoreServiceAsyncStub
@@ -493,11 +492,3 @@ async def test_a_forged_file_of_right_objects_is_taken_in(tmp_path: Path) -> Non
         async with worker(target) as one:
             assert one.root == ROOT
             assert await one.read(ids(769)) == 768
-
-
-def test_a_newer_reader_s_manifest_is_known_by_its_first_words() -> None:
-    newer = b'{"format":"bramley-prefixes","version":9,"reader":2,"shape":"unknown"}'
-    with pytest.raises(artifacts.Unfit) as caught:
-        artifacts.decode_manifest(newer)
-    assert caught.value.reason == NEWER
-    assert keys.root(identity()) == ROOT
