@@ -123,7 +123,7 @@ _LANES = {
     "serial": ("serial", "one request at a time"),
     "serial, own caches": (
         "serial, on its own caches",
-        "one request at a time, and nothing of it is kept for the next",
+        "one request at a time; nothing is stored, and only its own next turn goes on from it",
     ),
     "not tried": ("not tried", "no tiny model of it can be built here"),
 }
