@@ -1,12 +1,14 @@
 """What the router costs: fake workers, the router and this client, a process each.
 
-``python -m bramley.bench.router`` prints one line for each number of streams. Workers offer a
-token each millisecond a stream; "direct" is the same client on the worker itself.
+``python -m bramley.bench.router`` prints one line for each number of streams, and ends with 1 if
+anything is not as required. Workers offer a token each millisecond a stream; "direct" is the
+same client on the worker itself. Rates and costs are judged at 64 streams.
 """
 
 import argparse
 import asyncio
 import statistics
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,11 +16,20 @@ from typing import Any
 
 import uvloop
 
+from bramley.bench.figures import Required
 from bramley.bench.node import MODEL, Setup, processes
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2
 
 INTERVAL_S = 0.001
-STREAMS = (1, 16, 64)
+STREAMS = (1, 4, 16, 64, 256)
+JUDGED_AT = 64  # streams
+REQUIRED = {
+    "tokens_s": Required(">=", 25_000),
+    "router_us_token": Required("<=", 30.0),
+    "requests_s": Required(">=", 400),
+    "router_ms_request": Required("<=", 2.0),
+}
+STALL_MS = Required("<=", 2000.0)  # without a token, of any stream of any run
 
 
 @dataclass
@@ -119,24 +130,42 @@ async def measure(setup: Setup, streams: int, tokens: int) -> Row:
     )
 
 
-async def main() -> None:
-    """Measure and print."""
+async def main() -> int:
+    """Measure and print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="medians are over this many")
     parser.add_argument("--tokens", type=int, default=1000, help="of each stream")
     arguments = parser.parse_args()
     names = [name.replace("_", " ") for name in Row.__dataclass_fields__]
     print("  ".join(["streams", *names]))
+    medians: dict[int, dict[str, float]] = {}
+    longest_ms = 0.0
     async with processes() as setup:
         await measure(setup, 4, 100)  # warm
         for streams in STREAMS:
             rows = [await measure(setup, streams, arguments.tokens) for _ in range(arguments.runs)]
+            longest_ms = max(longest_ms, *(row.longest_gap_ms for row in rows))
+            found = medians[streams] = {
+                field: statistics.median(getattr(row, field) for row in rows)
+                for field in Row.__dataclass_fields__
+            }
             print(f"{streams:7d}", end="")
-            for field, name in zip(Row.__dataclass_fields__, names, strict=True):
-                value = statistics.median(getattr(row, field) for row in rows)
+            for name, value in zip(names, found.values(), strict=True):
                 print(f"  {value:{len(name)}.2f}", end="")
             print(flush=True)
+    return judge(medians[JUDGED_AT], longest_ms)
+
+
+def judge(found: dict[str, float], longest_ms: float) -> int:
+    """Print what is required and whether it is so; 1 if anything is not."""
+    print(f"\nat {JUDGED_AT} streams:")
+    judged = [(field, found[field], required) for field, required in REQUIRED.items()]
+    judged.append(("longest gap ms, anywhere", longest_ms, STALL_MS))
+    for field, value, required in judged:
+        word = "ok" if required.is_met(value) else "MISSED"
+        print(f"{field.replace('_', ' ')}: {value:.2f}, {required}: {word}")
+    return int(not all(required.is_met(value) for _, value, required in judged))
 
 
 if __name__ == "__main__":
-    uvloop.run(main())
+    sys.exit(uvloop.run(main()))

@@ -18,8 +18,10 @@ from bramley.cachestore.keys import HASH_BYTES
 from bramley.cachestore.matching import Group, Query, find
 from bramley.cachestore.objects import ALIGN, BLOCK, Part, StoredObject
 from support.core import CoreProcess, drop_copies, put, read
+from support.failing_files import UnsyncedFiles
 from support.simulated_disk import SimulatedDisk
 from support.store import KV, Worker, identity, ids, local_store, settings, worker
+from support.stored import physical_bytes
 
 STATES = Group("recurrent", required=True, sliceable=False)
 ROOT = bytes(32)
@@ -120,6 +122,47 @@ async def test_report_14_what_is_restored_is_not_computed_again_and_without_a_st
         worker(target, groups=[KV, STATES]) as one,
     ):
         assert 1100 - await one.read(ids(1100)) <= BLOCK
+
+
+async def fill(process: CoreProcess, root: bytes) -> None:
+    """Store 1.5 MB of one model, and have it written."""
+    for seed in range(30):
+        await put(process.store, root, ids(512, seed))
+        assert (await process.flush(b"")).pending == 0
+
+
+async def test_b029_report_13_the_disk_keeps_one_limit_over_models_settings_and_restarts(
+    tmp_path: Path,
+) -> None:
+    limit, one_object = 1 << 20, 4 * ALIGN
+
+    def started(epoch: int) -> CoreProcess:
+        return CoreProcess(tmp_path, UnsyncedFiles(), epoch, ram_bytes=1 << 20, disk_bytes=limit)
+
+    process = started(1)
+    store = await process.start()
+    models = [
+        identity(weights_digest="1"),
+        identity(weights_digest="2"),
+        identity(kv_scheme=("4",)),
+    ]
+    for model in models:
+        root = store.open_namespace(model, [KV], 0.0)
+        await fill(process, root)
+        assert physical_bytes(tmp_path) <= limit + one_object
+        assert await read(store, root, ids(513, 29)) == 512  # the newest is there
+    await process.stop()
+    process = started(2)
+    store = await process.start()
+    there = set(store.tiers.catalogue.entries)
+    assert there
+    root = store.open_namespace(models[0], [KV], 0.0)  # the others' objects are nobody's now
+    await fill(process, root)
+    assert physical_bytes(tmp_path) <= limit + one_object
+    assert await read(store, root, ids(513, 29)) == 512
+    assert not there <= store.tiers.catalogue.entries.keys()
+    store.check()
+    await process.stop()
 
 
 def many(count: int) -> tuple[Catalogue, bytes]:
