@@ -89,6 +89,7 @@ class Spiller:
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
+            self._work.clear()  # before looking: what comes while room is made is not overlooked
             entry = next(iter(self._tiers.pending.values()), None)
             wait_s = self.breaker.remaining_s(monotonic())
             if entry is not None and not wait_s:
@@ -98,7 +99,6 @@ class Spiller:
                 await self._pause(wait_s)
 
     async def _pause(self, wait_s: float) -> None:
-        self._work.clear()
         self._note_progress()
         if self._is_trimming:
             wait_s = min(wait_s or TRIM_AGAIN_S, TRIM_AGAIN_S)
