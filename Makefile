@@ -39,6 +39,7 @@ bench: $(READY)
 	$(BIN)/python -m bramley.bench.routing
 	$(BIN)/python -m bramley.bench.prefix
 	$(BIN)/python -m bramley.bench.store
+	$(BIN)/python -m bramley.bench.start
 	$(BIN)/python -m bramley.bench.engine
 	$(BIN)/python -m bramley.bench.fairness
 

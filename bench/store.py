@@ -8,7 +8,9 @@ on the disk beside a plain read of the same file; both files are out of the page
 import argparse
 import asyncio
 import ctypes
+import itertools
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -37,6 +39,7 @@ PART_BYTES = 8 << 20  # of a block: a model of 8 billion parameters, 32 layers, 
 OBJECT_BLOCKS = 8
 OBJECTS = 8  # 0.5 GB in all
 RAM_BYTES = 1 << 30  # two prompts of three
+_EPOCHS = itertools.count(1)
 
 
 def tokens_of(count: int, seed: int) -> bytes:
@@ -93,8 +96,8 @@ def measure_match(runs: int) -> None:
 
 
 @asynccontextmanager
-async def store(folder: Path) -> AsyncGenerator[str]:
-    """Run a store's process: its target."""
+async def store(folder: Path, end: signal.Signals = signal.SIGTERM) -> AsyncGenerator[str]:
+    """Run a store's process, and end it by that signal: its target."""
     settings = StoreSettings(folder=str(folder / "disk"), ram_bytes=RAM_BYTES, disk_bytes=4 << 30)
     file = folder / "settings.json"
     file.write_bytes(msgspec.json.encode(settings))
@@ -103,7 +106,7 @@ async def store(folder: Path) -> AsyncGenerator[str]:
     context = ChildContext(
         role="store",
         name="store",
-        epoch=1,
+        epoch=next(_EPOCHS),
         run_dir=str(folder),
         lease_file=str(folder / "lease.json"),
         ready_fd=told,
@@ -119,7 +122,7 @@ async def store(folder: Path) -> AsyncGenerator[str]:
         assert await asyncio.to_thread(os.read, ready, 4096), "the store did not start"
         yield f"unix:{folder}/store.sock"
     finally:
-        process.terminate()
+        process.send_signal(end)
         await process.wait()
         for fd in (ready, owner, held):
             os.close(fd)
