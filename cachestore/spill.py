@@ -230,9 +230,13 @@ class Spiller:
         self._is_trimming = used > (goal if self._is_trimming else int(HIGH * self.budget))
         if not self._is_trimming:
             return False
-        for _ in range(TRIM):
-            if self._disk.used_bytes <= goal or not await self._evict_one():
-                return False
+        try:
+            for _ in range(TRIM):
+                if self._disk.used_bytes <= goal or not await self._evict_one():
+                    return False
+        except OSError as error:
+            self._trip(error)
+            return False
         return True
 
     async def _make_room(self, size: int) -> None:
@@ -240,6 +244,7 @@ class Spiller:
 
         Raises:
             DiskFull: it cannot be made.
+            OSError: the disk failed.
         """
         missing = await self._missing(size)
         can_go = missing <= self._tiers.catalogue.disk_bytes  # or else none goes in vain
@@ -265,7 +270,14 @@ class Spiller:
         return True
 
     async def _evict_one(self) -> int:
-        """Remove whoever leaves first: its bytes, 0 if nobody can go."""
+        """Remove whoever leaves first.
+
+        Returns:
+            Its bytes, 0 if nobody can go.
+
+        Raises:
+            OSError: its file stays, and so do its bytes: others would go in vain.
+        """
         tiers = self._tiers
         victim = tiers.order.disk_victim(tiers.is_free)
         if victim is None:
@@ -273,6 +285,5 @@ class Spiller:
         removal = tiers.discard(victim, "failed")
         tiers.counts["evicted_from_disk"] += 1
         if removal is not None:
-            with contextlib.suppress(OSError):  # disk.py tells of it
-                await self._patiently(removal, 0)
+            await self._patiently(removal, 0)
         return victim.object.payload_bytes

@@ -14,7 +14,9 @@ from bramley.cachestore.files import FULL, Files
 from bramley.cachestore.objects import StoredObject
 from bramley.cachestore.process import StoreProcess
 from bramley.cachestore.spill import WRITE_TRIES
-from support.store import PATIENCE_S, ids, local_store, settings, until, worker
+from support.core import CoreProcess, drop_copies, put, read
+from support.failing_files import FailingFiles
+from support.store import KV, PATIENCE_S, identity, ids, local_store, settings, until, worker
 
 
 class Sick:
@@ -247,3 +249,26 @@ async def test_too_much_for_the_disk_is_refused_with_a_reason(
         assert flushed is not None
         assert flushed.ok  # all is there after all
         process.store.check()
+
+
+async def test_files_that_cannot_be_removed_do_not_cost_all_the_others(tmp_path: Path) -> None:
+    files = FailingFiles()
+    process = CoreProcess(tmp_path / "disk", files, 1, disk_bytes=3 << 20, ram_bytes=8 << 20)
+    store = await process.start()
+    root = store.open_namespace(identity(), [KV], 0.0)
+    for seed in range(30):
+        assert await put(store, root, ids(512, seed)) == "ok"
+    await until(lambda: not store.tiers.pending)
+    files.fail_all("unlink", code=errno.EROFS)
+    seed = 30
+    while not store.counts["breaker_trips"]:  # there is no more room without a removal
+        assert await put(store, root, ids(512, seed)) == "ok"
+        await until(lambda: not store.tiers.pending)
+        seed += 1
+    kept, trips = len(store.tiers.catalogue.disk), store.counts["breaker_trips"]
+    drop_copies(store)
+    found = [await read(store, root, ids(513, each)) for each in range(seed)]
+    await process.stop()
+    assert kept == store.counts["spilled"] - trips  # one a try
+    assert trips <= 3
+    assert found.count(512) >= kept > 30
