@@ -120,6 +120,7 @@ class Catalogue:
         self._followers: dict[_Key, list[Place]] = {}  # of a hash, sorted by their tokens
         self._states: dict[_Key, dict[int, dict[bytes, Entry]]] = {}
         self._ends: dict[_Key, Entry] = {}  # tails and states by their own hash
+        self._twins: dict[_Key, list[Entry]] = {}  # of those, the same stored once more
         self._children: dict[bytes, set[str]] = {}
         self._sessions: dict[tuple[bytes, str], set[str]] = {}
 
@@ -134,7 +135,7 @@ class Catalogue:
         if stored.kind == "state":
             by_length = self._states.setdefault((stored.group, stored.parent), {})
             by_length.setdefault(stored.tokens, {})[stored.token_ids_le] = entry
-            self._ends[stored.group, stored.chain] = entry
+            self._add_end(entry)
             self._came(entry)
             return
         before = stored.parent
@@ -146,8 +147,26 @@ class Catalogue:
             followers.insert(bisect(followers, place.tokens, key=_tokens), place)
             before = part.chain
         if stored.kind == "tail":
-            self._ends[stored.group, stored.chain] = entry
+            self._add_end(entry)
         self._came(entry)
+
+    def _add_end(self, entry: Entry) -> None:
+        key = (entry.object.group, entry.object.chain)
+        if key in self._ends:
+            self._twins.setdefault(key, []).append(self._ends[key])
+        self._ends[key] = entry
+
+    def _remove_end(self, entry: Entry) -> None:
+        """Forget a tail or state; its twin, if there is one, is found in its place."""
+        key = (entry.object.group, entry.object.chain)
+        if self._ends.get(key) is not entry:
+            if entry in self._twins.get(key, ()):
+                _drop(self._twins, key, entry)
+        elif key in self._twins:
+            twin = self._ends[key] = self._twins[key][-1]
+            _drop(self._twins, key, twin)
+        else:
+            del self._ends[key]
 
     def _came(self, entry: Entry) -> None:
         entry.is_orphan = not self._follows(entry)
@@ -167,8 +186,7 @@ class Catalogue:
         _drop(self._children, stored.parent, entry.id)
         _drop(self._sessions, (stored.root, stored.session_key), entry.id)
         self._tell_parents(entry)
-        if self._ends.get((stored.group, stored.chain)) is entry:
-            del self._ends[stored.group, stored.chain]
+        self._remove_end(entry)
         if stored.kind == "state":
             self._remove_state(entry)
             return
@@ -188,6 +206,10 @@ class Catalogue:
         same_length = by_length.get(stored.tokens, {})
         if same_length.get(stored.token_ids_le) is not entry:
             return  # the same was stored once more
+        twin = self._ends.get((stored.group, stored.chain))
+        if twin is not None:
+            same_length[stored.token_ids_le] = twin
+            return
         del same_length[stored.token_ids_le]
         if not same_length:
             del by_length[stored.tokens]

@@ -260,9 +260,13 @@ class Machine(RuleBasedStateMachine):
             for at, before in enumerate([each.parent, *(part.chain for part in each.parts[:-1])])
             if before == here
         ]
-        shared = [min(each, rest, key=len) for each in after]  # prompts share all or nothing
-        fitting = [each for each in shared if rest.startswith(each)]
-        return reach * BLOCK + max(map(len, fitting), default=0) // 4
+        # Prompts of one seed share all, of two nothing.
+        shared = [
+            min(len(each), len(rest)) // 4
+            for each in after
+            if rest.startswith(each) or each.startswith(rest)
+        ]
+        return reach * BLOCK + max(shared, default=0)
 
     def _expected(self, space: int, tokens: bytes) -> int:
         """How far a prompt can be served, found by looking at every object."""

@@ -6,15 +6,20 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from bramley.cachestore import admin
+from bramley.cachestore import admin, keys
+from bramley.cachestore.catalogue import Entry
+from bramley.cachestore.disk import Disk
 from bramley.cachestore.exchange import Published
-from bramley.cachestore.objects import ALIGN
+from bramley.cachestore.matching import Group, Query
+from bramley.cachestore.objects import ALIGN, Kind
 from bramley.cachestore.store import Store
 from support.core import CoreProcess, drop_copies, put, read
 from support.simulated_disk import SimulatedDisk
 from support.store import KV, identity, ids, local_store, settings, until, worker
+from support.stored import make_stored
 
 ROUNDS = 100
 
@@ -161,4 +166,44 @@ async def test_leases_that_end_beside_reads_and_writes_leave_nothing(place: Path
         assert not store.leases.reads
         store.check()
     await until(lambda: not store.tiers.pending)
+    await process.stop()
+
+
+@pytest.mark.parametrize("kind", ["state", "tail"])
+@pytest.mark.parametrize("first_goes", [True, False])
+async def test_of_two_files_of_the_same_the_other_is_found_when_one_goes(
+    place: Path, kind: Kind, *, first_goes: bool
+) -> None:
+    """As a power cut leaves them that brings back a removed one beside its successor."""
+    model, tokens = identity(), ids(100)
+    root = keys.root(model)
+    group = "kv" if kind == "tail" else "states"
+    files = SimulatedDisk(place)
+    disk = Disk.open(place, files)
+    for number in range(2):
+        stored, payload = make_stored(number, (100,), name=root)
+        end = keys.tail_hash(root, tokens)
+        part = msgspec.structs.replace(stored.parts[0], chain=end, tokens=100)
+        twin = {"kind": kind, "group": group, "token_ids_le": tokens, "parts": (part,)}
+        disk.write(msgspec.structs.replace(stored, **twin), payload)
+    disk.close(clean=True)
+    process = CoreProcess(place, files, 1)
+    store = await process.start()
+    groups = [KV] if kind == "tail" else [Group("states", required=True, sliceable=False)]
+    store.open_namespace(model, groups, 0.0)
+
+    def matched() -> Entry:
+        (use,) = store.match(Query(root, b"", ids(101))).boundaries[0].uses
+        assert use.tokens == 100
+        return use.entry
+
+    both = list(store.tiers.catalogue.entries.values())
+    assert len(both) == 2
+    goes = both[0 if first_goes else 1]
+    assert admin.evict(store, [goes], 0.0).evicted == 1
+    (other,) = store.tiers.catalogue.entries.values()
+    assert matched() is other
+    assert admin.evict(store, [other], 0.0).evicted == 1
+    assert not store.match(Query(root, b"", ids(101))).boundaries
+    store.check()
     await process.stop()
