@@ -199,11 +199,13 @@ class Line:
         return self._assign(now_s)
 
     def give_back(self, request: RequestId, now_s: float) -> Changes:
-        """Put a request that has a place, and no token, back among those that wait."""
-        member = self._members.get(request)
-        if member is None or member.started_s is None:
+        """Put a request without a token back; it competes once it is ``prepared`` again."""
+        member = self._members[request]
+        member.is_prepared = False
+        if member.started_s is None:  # its place was taken just now
+            self._turns[member.priority].discard(request)
             return Changes()
-        self._put_back(member)
+        self._unplace(member)
         return self._assign(now_s)
 
     def resize(self, places: int, now_s: float) -> Changes:
@@ -286,17 +288,17 @@ class Line:
             return False
         victim = max(victims, key=lambda member: member.started_s or 0.0)
         victim.preemptions += 1
-        self._put_back(victim)
+        self._unplace(victim)
+        self._compete(victim)
         preempted.append(victim.ask.id)
         return True
 
     # Books
 
-    def _put_back(self, member: _Member) -> None:
+    def _unplace(self, member: _Member) -> None:
         member.started_s = None
         self._running[member.priority] -= 1
         self._wait(member)
-        self._compete(member)
 
     def _compete(self, member: _Member) -> None:
         ask = member.ask

@@ -1,11 +1,11 @@
 """What may be tried again: failures of workers, and the requests that cause them."""
 
 import hashlib
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import grpc
 
@@ -13,9 +13,6 @@ from bramley.common.errors import BramleyError, DeviceOom, Draining, PoisonReque
 from bramley.common.status import RemoteError, details_trailers
 from bramley.protos.v1 import generation_pb2
 from bramley.router.retries import DEATHS_MAX, TRIES_MAX, RetryBudget, Suspects
-
-if TYPE_CHECKING:
-    import asyncio
 
 Reason = Literal["worker_lost", "cut_short", "draining", "device_oom", "preempted"]
 _LOST = (
@@ -121,8 +118,13 @@ class Attempt:
             )
 
     @asynccontextmanager
-    async def alone(self, turn: "asyncio.Lock") -> AsyncGenerator[None]:
+    async def alone(
+        self, turn: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> AsyncGenerator[None]:
         """Let a suspect run beside no other suspect: if a worker dies again, it was this one.
+
+        Args:
+            turn: of the suspects; a block that one at a time is in.
 
         Yields:
             Once it may run.
@@ -130,7 +132,7 @@ class Attempt:
         if not self._deaths:
             yield
             return
-        async with turn:
+        async with turn():
             self.refuse_if_poison()
             yield
 

@@ -24,22 +24,28 @@ class Breaker:
             return "closed"
         return "open" if self._is_probing or now_s < self._until_s else "half_open"
 
-    def sent(self, now_s: float) -> None:
-        """A request goes there; half open, it is the probe."""
-        self._is_probing = self.state(now_s) == "half_open"
+    def sent(self, now_s: float) -> bool:
+        """A request goes there.
+
+        Returns:
+            Whether it is the probe.
+        """
+        is_probe = self.state(now_s) == "half_open"
+        self._is_probing = self._is_probing or is_probe
+        return is_probe
 
     def succeeded(self) -> None:
         """It answered."""
         self.__init__()
 
-    def failed(self, now_s: float) -> None:
-        """It failed."""
+    def failed(self, now_s: float, *, is_probe: bool) -> None:
+        """It failed; while it is left alone, only what the probe says counts."""
         self._failures += 1
-        if self._is_probing or self._failures >= FAILURES_MAX:
+        if is_probe or (not self._wait_s and self._failures >= FAILURES_MAX):
             self._wait_s = min(max(OPEN_MIN_S, self._wait_s * 2), OPEN_MAX_S)
             self._until_s = now_s + self._wait_s
             self._is_probing = False
 
-    def left(self) -> None:
-        """A request ended without telling either; the next one is the probe."""
+    def probe_left(self) -> None:
+        """The probe ended, and may have told neither; the next request is one."""
         self._is_probing = False

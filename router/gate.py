@@ -8,7 +8,6 @@ worker is released in one way only, the end of ``Place.seat``'s block.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
@@ -17,12 +16,11 @@ from bramley.common.ids import ModelName, RequestId, WorkerName
 from bramley.common.wire import short_name
 from bramley.protos.v1 import types_pb2, worker_pb2
 from bramley.router.admission import Ask, Changes, Line, QueueFull, TooLate
-from bramley.router.booking import Booking
 from bramley.router.classes import Classes
 from bramley.router.fleet import WorkerView
 from bramley.router.metrics import ModelMetrics
 from bramley.router.prefixes import StoreView, split
-from bramley.router.replicas import Replicas
+from bramley.router.replicas import Replicas, Seat
 from bramley.router.routing import Replica
 
 RETRY_AFTER_S = 5.0
@@ -30,11 +28,7 @@ TOKEN_BYTES = 4
 
 
 class Gate:
-    """The line of one model, its workers, and the tasks that stand in the line.
-
-    Attributes:
-        suspects_turn: held by the one request that may run after a worker died under it.
-    """
+    """The line of one model, its workers, and the tasks that stand in the line."""
 
     def __init__(
         self,
@@ -46,12 +40,12 @@ class Gate:
     ) -> None:
         self.model = model
         self.replicas = Replicas(running_max)
-        self.suspects_turn = asyncio.Lock()
         self._line = Line(classes)
         self._metrics = metrics
         self._store = store
         self._places: dict[RequestId, Place] = {}
         self._unseated: dict[RequestId, Place] = {}  # whose turn it is, with no worker free yet
+        self._suspect: RequestId | None = None
 
     def __repr__(self) -> str:
         return f"{self.model}: {self._line!r}"
@@ -134,8 +128,22 @@ class Gate:
         self._line.begun(request)
 
     def give_back(self, request: RequestId) -> None:
-        """Have a request wait again whose worker was lost before its first token."""
+        """Have a request wait whose worker failed before its first token."""
         self._apply(self._line.give_back(request, monotonic()))
+
+    def take_suspects_turn(self, request: RequestId) -> bool:
+        """Let one request at a time run of those under which a worker died.
+
+        Returns:
+            Whether it is this one.
+        """
+        self._suspect = self._suspect or request
+        return self._suspect == request
+
+    def end_suspects_turn(self) -> None:
+        """Let the next one run."""
+        self._suspect = None
+        self._wake(self._places)
 
     def _raise(self, answer: QueueFull | TooLate | Changes | None, ask: Ask) -> None:
         match answer:
@@ -223,14 +231,6 @@ class NotServed(NoReadyWorker):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A place on a worker, and what is booked there."""
-
-    view: WorkerView
-    booking: Booking
-
-
 class Place:
     """One request's place in its model's line.
 
@@ -269,7 +269,7 @@ class Place:
         return view
 
     def compete(self, prepared: worker_pb2.PrepareResponse) -> None:
-        """Say that it is prepared: from now on its turn may come.
+        """Say that it is prepared: from now on, and until a worker fails it, its turn may come.
 
         Raises:
             DeadlineUnmeetable: it would come too late.
@@ -295,24 +295,39 @@ class Place:
             if replica is None:
                 await self._wait()
         self.is_preempted = False
-        replicas = self._gate.replicas
-        view, booking = replicas.book(
+        booked = self._gate.replicas.book(
             replica, prompt_tokens(prepared), prepared.max_tokens, monotonic()
         )
         try:
-            with booking as booked_there:
+            with booked as seat:
                 self._gate.seats_changed()
-                yield Seat(view, booked_there)
+                yield seat
         finally:
             self._end_call = None
-            replicas.breaker(view).left()
             self._gate.seats_changed()
 
+    @asynccontextmanager
+    async def suspects_turn(self) -> AsyncGenerator[None]:
+        """Wait until no other suspect runs, and let none run while the block lasts.
+
+        Yields:
+            Once none does.
+
+        Raises:
+            NotServed: waiting is in vain.
+            QueueTimeout: it has waited as long as it may.
+        """
+        while not self._gate.take_suspects_turn(self._ask.id):
+            await self._wait()
+        try:
+            yield
+        finally:
+            self._gate.end_suspects_turn()
+
     def begun(self, seat: Seat) -> None:
-        """Note that the first token is there: the place is kept, and its prompt is computed."""
-        seat.booking.begun()
+        """Note that the first token is there: the place is kept."""
+        seat.begun()
         self._gate.begun(self._ask.id)
-        self._gate.replicas.breaker(seat.view).succeeded()
 
     def has_other(self, view: WorkerView) -> bool:
         """Whether a ready worker is left that has not failed it, once ``view`` has."""
@@ -320,9 +335,8 @@ class Place:
         return bool(ready - self._failed_on - {(view.worker, view.epoch)})
 
     def failed(self, view: WorkerView) -> None:
-        """Note that a worker failed it, and wait again; another one is preferred."""
+        """Give its place back, as a worker failed it; when it competes again, others come first."""
         self._failed_on.add((view.worker, view.epoch))
-        self._gate.replicas.breaker(view).failed(monotonic())
         self._gate.give_back(self._ask.id)
 
     def on_preempt(self, end_call: Callable[[], object]) -> None:

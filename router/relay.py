@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 import grpc
@@ -23,10 +24,11 @@ from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2, worker_pb2
 from bramley.router.admission import Ask
 from bramley.router.attempts import PREEMPTED, Attempt, Failure, Retries, is_lost
 from bramley.router.fleet import WorkerView
-from bramley.router.gate import Gate, NotServed, Place, Seat
+from bramley.router.gate import Gate, NotServed, Place
 from bramley.router.metrics import ModelMetrics
 from bramley.router.outbox import Event, Outbox
 from bramley.router.prefixes import StoreView
+from bramley.router.replicas import Seat
 from bramley.router.requests import InFlight
 
 if TYPE_CHECKING:
@@ -147,6 +149,7 @@ class Relay:
         """
         with self._counted():
             task = self._entry.task = asyncio.create_task(self._produce())
+            task.add_done_callback(lambda _: self._outbox.close())  # even if it never began
             try:
                 while (event := await self._outbox.get()) is not None:
                     yield self._sent(event)
@@ -163,40 +166,49 @@ class Relay:
                 await _ended(task)
 
     async def _produce(self) -> None:
-        try:
-            with self._gate.enter(self._ask, self._wait_max_s) as place:
-                prepared = await self._prepare(place)
-                place.compete(prepared)
-                accepted = generation_pb2.Accepted(
-                    request_id=self._entry.id, queue_position=place.position
-                )
-                self._outbox.put(accepted)
-                attempt = self._retries.attempt(self._request)
-                while self._unfinished:
-                    async with attempt.alone(self._gate.suspects_turn):
-                        await self._try(place, prepared, attempt)
-        finally:
-            self._outbox.close()
+        with self._gate.enter(self._ask, self._wait_max_s) as place:
+            prepared = await self._prepare(place)
+            attempt = self._retries.attempt(self._request)
+            while self._unfinished:
+                async with attempt.alone(place.suspects_turn):
+                    place.compete(prepared)
+                    self._accept(place)
+                    await self._try(place, prepared, attempt)
+
+    def _accept(self, place: Place) -> None:
+        if not self._is_accepted:
+            self._is_accepted = True
+            self._outbox.put(
+                generation_pb2.Accepted(request_id=self._entry.id, queue_position=place.position)
+            )
 
     async def _try(
         self, place: Place, prepared: worker_pb2.PrepareResponse, attempt: Attempt
     ) -> None:
         """Have a worker answer; return early where another one is to be tried."""
-        async with place.seat(prepared) as seat:
-            if not self._queue_s:
-                self._queue_s = self._clock() - self._received_s
-                self._metrics.queue_wait.observe(self._queue_s)
-            failure = await self._forward(place, seat, prepared)
-            if failure is None:
-                attempt.ended_well()
-            elif failure.reason != "preempted":
-                if failure.reason == "worker_lost":
-                    attempt.died()
-                is_new = failure.reason != "device_oom" or place.has_other(seat.view)
-                if self._has_begun or not is_new or not attempt.may_retry(failure):
-                    raise failure.error
-                self._metrics.retries[failure.reason].inc()
-                place.failed(seat.view)
+        failure: Failure | None = PREEMPTED
+        while failure is PREEMPTED:
+            async with place.seat(prepared) as seat:
+                if not self._queue_s:
+                    self._queue_s = self._clock() - self._received_s
+                    self._metrics.queue_wait.observe(self._queue_s)
+                failure = await self._forward(place, seat, prepared)
+                if failure is None:
+                    attempt.ended_well()
+                elif failure is not PREEMPTED:
+                    self._failed(failure, place, seat, attempt)
+
+    def _failed(self, failure: Failure, place: Place, seat: Seat, attempt: Attempt) -> None:
+        """Give the place back, or raise where no other worker may be tried."""
+        if failure.reason != "draining":
+            seat.failed(monotonic())
+        if failure.reason == "worker_lost":
+            attempt.died()
+        is_new = failure.reason != "device_oom" or place.has_other(seat.view)
+        if self._has_begun or not is_new or not attempt.may_retry(failure):
+            raise failure.error
+        self._metrics.retries[failure.reason].inc()
+        place.failed(seat.view)
 
     async def _prepare(self, place: Place) -> worker_pb2.PrepareResponse:
         question = worker_pb2.PrepareRequest(request=self._request)
@@ -238,6 +250,8 @@ class Relay:
         place.on_preempt(call.cancel)
         try:
             async for response in call:
+                if place.is_preempted:  # what had arrived by then: it comes again
+                    return PREEMPTED
                 self._received(response, place, seat)
         except grpc.aio.AioRpcError as error:
             failure = Failure.of(error, self._lost(view) if is_lost(error) else error)
@@ -247,11 +261,11 @@ class Relay:
                 self._workers.lost(view)  # before the place is free, or the next one runs into it
             return failure
         except asyncio.CancelledError:
-            # Ours to swallow only where preempt() ended the call, and nobody ends the task.
             task = asyncio.current_task()
-            if not place.is_preempted or (task is not None and task.cancelling()):
+            if task is not None and task.cancelling():
                 raise
-            return PREEMPTED
+            # The call was ended, not the task: by preempt(), or by closing its channel.
+            return PREEMPTED if place.is_preempted else Failure("worker_lost", self._lost(view))
         finally:
             call.cancel()
         return None if not self._unfinished else Failure("cut_short", self._lost(view))
@@ -262,9 +276,7 @@ class Relay:
         match response.WhichOneof("event"):
             case "delta":
                 delta = response.delta
-                if not self._has_begun:
-                    self._has_begun = True
-                    place.begun(seat)
+                self._begin(place, seat)
                 usage = self._usage[delta.index]
                 usage.completion_tokens = delta.completion_tokens
                 usage.reasoning_tokens = delta.reasoning_tokens
@@ -287,11 +299,17 @@ class Relay:
                     self._outbox.put(response.progress)
             case "finished":
                 finished = response.finished
+                self._begin(place, seat)  # an index may end without a token
                 self._usage[finished.index].CopyFrom(finished.usage)
                 self._unfinished.discard(finished.index)
                 self._outbox.put(finished)
             case None:  # of a newer worker
                 pass
+
+    def _begin(self, place: Place, seat: Seat) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            place.begun(seat)
 
     def _sent(self, event: Event) -> router_pb2.GenerateResponse:
         match event:
@@ -307,7 +325,6 @@ class Relay:
             case generation_pb2.Progress():
                 return router_pb2.GenerateResponse(progress=event)
             case generation_pb2.Accepted():
-                self._is_accepted = True
                 return router_pb2.GenerateResponse(accepted=event)
             case generation_pb2.Finished():
                 event.timings.queue.CopyFrom(to_duration(self._queue_s))
@@ -345,7 +362,8 @@ class Relay:
             yield
         except BramleyError as error:
             code = error.code
-            self._metrics.refused(error.reason)
+            if not self._queue_s:  # no worker had it
+                self._metrics.refused(error.reason)
             if isinstance(error, SlowReader):
                 self._metrics.cancellations["slow_reader"].inc()
             raise

@@ -1,8 +1,8 @@
 """A model's workers as requests see them: what each has, holds and fails at."""
 
 import itertools
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bramley.common.ids import WorkerName
@@ -98,23 +98,26 @@ class Replicas:
             last_used=worker.last_used,
         )
 
+    @contextmanager
     def book(
         self, replica: Replica, prompt_tokens: int, answer_tokens: int, now_s: float
-    ) -> tuple[WorkerView, AbstractContextManager[Booking]]:
-        """Take a place on a worker that was chosen.
+    ) -> Generator["Seat"]:
+        """Hold a place on a worker that was chosen, for the length of the block.
 
-        Returns:
-            The worker, and a block that books the request while it lasts.
+        Yields:
+            The place.
         """
         worker = self._workers[WorkerName(replica.name)]
         worker.last_used = next(self._uses)
-        worker.breaker.sent(now_s)
+        breaker = worker.breaker
+        is_probe = breaker.sent(now_s)
         memory = _memory(worker.view.limits, prompt_tokens + answer_tokens)
-        return worker.view, worker.ledger.book(replica.uncached(prompt_tokens), memory)
-
-    def breaker(self, view: WorkerView) -> Breaker:
-        """The breaker of a worker."""
-        return self._workers[view.worker].breaker
+        try:
+            with worker.ledger.book(replica.uncached(prompt_tokens), memory) as booking:
+                yield Seat(worker.view, booking, breaker, is_probe)
+        finally:
+            if is_probe:
+                breaker.probe_left()
 
     def booked(self) -> Ledger:
         """What all of them are promised together."""
@@ -132,6 +135,25 @@ class Replicas:
 
     def _places(self, view: WorkerView) -> int:
         return self._running_max or (view.limits.max_rows if view.limits else 0) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A place on one incarnation of a worker, and what is booked there."""
+
+    view: WorkerView
+    booking: Booking
+    breaker: Breaker
+    is_probe: bool
+
+    def begun(self) -> None:
+        """Note that the first token is there: the worker works, and the prompt is computed."""
+        self.booking.begun()
+        self.breaker.succeeded()
+
+    def failed(self, now_s: float) -> None:
+        """Note that the worker failed."""
+        self.breaker.failed(now_s, is_probe=self.is_probe)
 
 
 def _memory(limits: types_pb2.ModelLimits | None, tokens: int) -> int:

@@ -234,12 +234,27 @@ def test_a_request_is_put_back_twice_at_most() -> None:
     assert ready(line, "k", INTERACTIVE) == Changes([], [])
 
 
-def test_a_request_whose_worker_was_lost_waits_again() -> None:
+def test_a_request_whose_worker_was_lost_waits_and_competes_when_it_is_prepared_again() -> None:
     line = line_of("ab", places=1)
     assert line.give_back(RequestId("a"), 0.0).granted == names("b")
     assert line.waiting_count == 1
     assert line.give_back(RequestId("a"), 0.0) == Changes()
-    assert line.leave(RequestId("b"), 0.0).granted == names("a")
+    assert line.leave(RequestId("b"), 0.0).granted == []
+    again = line.prepared(RequestId("a"), 1.0, 0.0, 0.0)
+    assert isinstance(again, Changes)
+    assert again.granted == names("a")
+
+
+def test_a_request_whose_place_was_taken_as_its_worker_was_lost_competes_once() -> None:
+    line = Line(flat(), places=1)
+    ready(line, "b", BULK)
+    assert ready(line, "i", INTERACTIVE).preempted == names("b")
+    assert line.give_back(RequestId("b"), 0.0) == Changes()
+    assert line.leave(RequestId("i"), 0.0).granted == []
+    again = line.prepared(RequestId("b"), 1.0, 0.0, 0.0)
+    assert isinstance(again, Changes)
+    assert again.granted == names("b")
+    assert line.resize(2, 0.0).granted == []
 
 
 def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
@@ -333,6 +348,7 @@ class LineMachine(RuleBasedStateMachine):
         """One lost its worker before its first token."""
         request = data.draw(st.sampled_from(sorted(self.running - self.begun_ones)))
         self.running.discard(request)
+        self.prepared_ones.discard(request)
         self.changed(self.line.give_back(request, self.now_s))
 
     @precondition(lambda self: self.here)
