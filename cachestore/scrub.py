@@ -72,7 +72,7 @@ class Scrubber:
                     return
                 started_s, size = monotonic(), padded(part.nbytes)
                 if not await self._tiers.prove_part(entry, number):
-                    self._tiers.counts["scrub_corrupt"] += 1
+                    self._tiers.counts["scrub_corrupt"] += not entry.on_disk
                     return
                 self._tiers.counts["scrubbed_bytes"] += size
                 await asyncio.sleep(max(0.0, size / self._rate - (monotonic() - started_s)))

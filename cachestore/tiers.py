@@ -226,6 +226,7 @@ class Tiers:
         if entry.id not in self.catalogue.entries:
             self.memory.give(run)
             raise UnknownResource("object", entry.id)
+        entry.failed_reads = 0
         self.catalogue.came_to_ram(entry, run)
         self.counts["loaded"] += 1
         self.events.add(stored, "ram")
@@ -269,7 +270,8 @@ class Tiers:
         """Read an object's file and compare its checksums; the caller holds or leases it.
 
         Returns:
-            False if it is damaged, and nobody is served from it any more.
+            False if it is damaged, and nobody is served from it any more, or if the disk did not
+            give it this time.
 
         Raises:
             Overloaded: the disk does not answer in time.
@@ -280,7 +282,7 @@ class Tiers:
         """Prove one part, if the object still has a file; as ``prove_file`` does.
 
         Returns:
-            False if it is damaged.
+            As there.
 
         Raises:
             Overloaded: the disk does not answer in time.
@@ -299,7 +301,7 @@ class Tiers:
         except OSError as error:
             if entry.on_disk:
                 self._read_failed(entry, error)
-            return not entry.on_disk and entry.id in self.catalogue.entries
+            return False
         finally:
             self._reading_bytes -= size
         return True

@@ -1,6 +1,7 @@
 """What lies on the disk is proved in idle time, whole rounds long, and never in the way."""
 
 import asyncio
+import errno
 import os
 import threading
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 
 from bramley.cachestore import scrub
 from bramley.cachestore.files import Files
+from bramley.cachestore.tiers import READ_TRIES
+from support.core import drop_copies
+from support.failing_files import FailingFiles
 from support.store import PATIENCE_S, ids, local_store, settings, until, worker
 
 
@@ -122,3 +126,33 @@ async def test_it_can_be_turned_off(tmp_path: Path) -> None:
     ):
         assert process.store.scrubber is None
         assert process.store.gauges()["scrub_round_s"] == 0
+
+
+async def test_what_the_disk_does_not_give_for_once_is_neither_damaged_nor_given_up(
+    tmp_path: Path,
+) -> None:
+    await fill(tmp_path, 1)
+    chosen, files = settings(folder=str(tmp_path), scrub_bytes_s=0), FailingFiles()
+    async with (
+        local_store(chosen, epoch=2, files=files) as (process, target),
+        worker(target) as one,
+    ):
+        for _ in range(2):
+            files.fail_all("read_into", code=errno.EIO)
+            for _ in range(READ_TRIES - 1):
+                assert await one.read(ids(513)) == 0
+            files.heal()
+            assert await one.read(ids(513)) == 512
+            await one.idle()
+            drop_copies(process.store)
+        files.fail_all("read_into", code=errno.EIO)
+        disk = process.store.tiers.disk
+        assert disk is not None
+        scrubber = scrub.Scrubber(process.store.tiers, disk, 1 << 30)
+        running = asyncio.create_task(scrubber.run())
+        await until(lambda: scrubber.round_s > 0)
+        running.cancel()
+        files.heal()
+        assert await one.read(ids(513)) == 512
+        assert not process.store.counts["scrub_corrupt"]
+        assert not process.store.counts["corrupt"]
