@@ -7,6 +7,7 @@ the engine's thread, between two forwards.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 
@@ -226,8 +227,9 @@ class Seating:
             self.lose_debt(saving)
             return
         found = request.saving.account.stored
-        request.saving.account = saving.account
         saving.account.stored = max(saving.account.stored, min(found, tokens))
+        # Anew: what is on its way of the row that it had before is for that row's account.
+        request.saving = replace(request.saving, account=saving.account)
 
     def _sit_apart(self, request: Request) -> None:
         slot = self._take_seat(request)

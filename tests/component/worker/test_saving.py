@@ -12,7 +12,7 @@ from bramley.worker.engine import saver
 from bramley.worker.engine.outputs import Saved
 from bramley.worker.models.contract import LanguageModel, LayerCache
 from bramley.worker.owed import HELD_BACK, Outcome
-from bramley.worker.request import Request
+from bramley.worker.request import Priority, Request
 from support.engines import FULL, InProcessEngine, oracle, request
 from support.shelf import Room, Shelf
 from support.tiny_models import build
@@ -206,6 +206,27 @@ def test_what_is_owed_beyond_a_cut_is_lost_and_counted(full: Bench) -> None:
     full.store.answer = stored
     full.hurry()
     assert full.store.find(edited) >= len(edited) - 1
+
+
+def test_what_comes_of_a_row_that_was_given_away_is_no_news_of_the_one_taken_instead() -> None:
+    full = Bench("full", max_rows=1)
+    prompt, take, on_its_way = tokens(1, 600), full.engine.on_saved, list[Saved]()
+    full.engine.on_saved = on_its_way.append
+    bulk = full.ask("bulk", prompt, max_tokens=400)
+    bulk.priority = Priority.BULK
+    full.engine.submit(bulk)
+    full.engine.until(lambda: on_its_way != [])
+    full.engine.on_saved = take
+    full.engine.run(full.ask("urgent", [*prompt, *tokens(3, 40)]))
+    full.engine.until(lambda: full.engine.outcomes["bulk"].parked == len(prompt))
+    for saved in on_its_way:
+        full.engine.engine.settle(saved, QUEUE_FULL)
+    full.engine.finished("bulk")
+    full.until_paid()
+    assert full.engine.outcomes["bulk"].preempted == 1
+    assert dict(full.engine.engine.counters.refused) == {}
+    assert full.lost == {}
+    full.engine.close()
 
 
 def test_parents_that_have_gone_are_stored_again(bench: Bench) -> None:
