@@ -332,7 +332,9 @@ class PrefixCache:
             task = asyncio.create_task(self._publish(saved))
             try:
                 await asyncio.wait([task])
-                if not task.cancelled() and (fault := task.exception()):
+                if task.cancelled():
+                    log.error("a span was not stored: its call was cancelled")
+                elif fault := task.exception():
                     log.error("a span was not stored", exc_info=fault)
                 else:
                     outcome = task.result()

@@ -322,6 +322,23 @@ async def test_a_store_that_went_is_told_as_such(benches: Sequence[Bench]) -> No
     await settled.cache.close()
 
 
+async def test_a_call_that_is_cancelled_does_not_end_the_saving_of_others(
+    benches: Sequence[Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = StateFacts(identity=identity(layout="cut"), token_bytes=500, state_bytes=lambda _: 0)
+    settled = Settled(benches[0], facts)
+    assert await settled.cache.recall(settled.saving.root, "s") == []  # it is open by now
+
+    async def publish(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(benches[0].client, "publish", publish)
+        assert await settled.publish(BLOCKS[0]) == [Outcome("rejected")]
+    assert await settled.publish(BLOCKS[0]) == [Outcome()]
+    await settled.cache.close()
+
+
 async def test_a_first_lookup_waits_longer_and_one_that_is_late_is_counted(
     benches: Sequence[Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
