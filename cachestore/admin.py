@@ -1,6 +1,7 @@
 """What an administrator asks of a store: why a prompt hits or not, pins, eviction, proof."""
 
 import asyncio
+import heapq
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -241,8 +242,9 @@ async def scrub(store: Store, after: str, limit: int, *, files_only: bool) -> Sc
     """
     catalogue = store.tiers.catalogue
     everything = catalogue.disk if files_only else catalogue.entries
-    ids = sorted(one for one in everything if one > after)
-    chosen = ids[: limit or len(ids)]
+    count = limit or len(everything)
+    ids = heapq.nsmallest(count + 1, (one for one in everything if one > after))
+    chosen = ids[:count]
     done = Scrubbed(total=len(everything), last=chosen[-1] if len(chosen) < len(ids) else "")
     for entry in known(store, chosen):
         with _leased(store, entry):
