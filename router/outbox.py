@@ -6,6 +6,7 @@ yet, since the last one is still being sent, are joined. What waits is bounded i
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 
 from bramley.common.errors import SlowReader
 from bramley.protos.v1 import generation_pb2
@@ -20,20 +21,26 @@ Event = (
 )
 
 
+@dataclass(slots=True)
+class _Waiting:
+    event: Event
+    nbytes: int  # as they came, where it was joined of several
+
+
 class Outbox:
     """A queue that the producer never waits for.
 
     Args:
         tokens_max: tokens in one Delta at most, where it is joined of several; 0 for any number.
-        bytes_max: of events that wait.
+        bytes_max: of events that wait, beside the newest one: that may be of any size.
     """
 
     def __init__(self, tokens_max: int, bytes_max: int) -> None:
         self._tokens_max = tokens_max
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._events: deque[Event] = deque()
-        self._last: dict[int, generation_pb2.Delta] = {}  # of each index, while it waits
+        self._events: deque[_Waiting] = deque()
+        self._last: dict[int, _Waiting] = {}  # Delta of each index
         self._arrived = asyncio.Event()
         self._is_closed = False
 
@@ -43,17 +50,26 @@ class Outbox:
         Raises:
             SlowReader: too much waits already.
         """
-        self._bytes += event.ByteSize()
         if self._bytes > self._bytes_max:
             raise SlowReader(f"{self._bytes} bytes of the answer wait to be read")
+        new = _Waiting(event, event.ByteSize())
+        self._bytes += new.nbytes
         if isinstance(event, generation_pb2.Delta):
-            last = self._last.get(event.index)
-            if last is not None and coalesce.can_join(last, event, self._tokens_max):
-                coalesce.join(last, event)
+            if self._is_joined(event, new.nbytes):
                 return
-            self._last[event.index] = event
-        self._events.append(event)
+            self._last[event.index] = new
+        self._events.append(new)
         self._arrived.set()
+
+    def _is_joined(self, delta: generation_pb2.Delta, nbytes: int) -> bool:
+        last = self._last.get(delta.index)
+        if last is None or not isinstance(last.event, generation_pb2.Delta):
+            return False
+        if not coalesce.can_join(last.event, delta, self._tokens_max):
+            return False
+        coalesce.join(last.event, delta)
+        last.nbytes += nbytes
+        return True
 
     def close(self) -> None:
         """Say that nothing more comes."""
@@ -67,10 +83,9 @@ class Outbox:
                 return None
             self._arrived.clear()
             await self._arrived.wait()
-        event = self._events.popleft()
-        self._bytes -= event.ByteSize()  # less than was added, where it was joined of several
-        if not self._events:
-            self._bytes = 0
-        if isinstance(event, generation_pb2.Delta) and self._last.get(event.index) is event:
+        first = self._events.popleft()
+        self._bytes -= first.nbytes
+        event = first.event
+        if isinstance(event, generation_pb2.Delta) and self._last.get(event.index) is first:
             del self._last[event.index]
         return event
