@@ -244,6 +244,11 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             )
         return router_pb2.DetokenizeResponse(text=answer.text)
 
+    def _all_ready(self, model: str) -> list[WorkerView]:
+        """Each ready worker of a model: at least one."""
+        self._ready(model)
+        return [view for view in self._gate(model).replicas.views if view.is_ready]
+
     def _ready(self, model: str) -> WorkerView:
         gate = self._gate(model)
         gate.refuse_if_failed()
@@ -335,25 +340,28 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         self, request: router_pb2.CloseSessionRequest, context: Context
     ) -> router_pb2.CloseSessionResponse:
         """Keep what is cached of a session no longer than anything else."""
-        view = self._ready(request.model)
         asked = worker_pb2.WorkerServiceCloseSessionRequest(
             session_key=request.session_key, salt=request.salt
         )
-        async with _asking(view, context):
-            answer = await self._workers.stub(view).CloseSession(
-                asked, timeout=bounded_s(context.time_remaining())
+        within_s = bounded_s(context.time_remaining())
+        views = self._all_ready(request.model)
+        async with _asking(views[0], context):
+            answers = await asyncio.gather(
+                *[self._workers.stub(view).CloseSession(asked, timeout=within_s) for view in views]
             )
-        return router_pb2.CloseSessionResponse(found=answer.found)
+        return router_pb2.CloseSessionResponse(found=any(answer.found for answer in answers))
 
     async def _cache_roots(self, model: str, context: Context) -> Sequence[bytes]:
-        view = self._ready(model)
-        async with _asking(view, context):
-            info = await self._workers.stub(view).Info(
-                worker_pb2.InfoRequest(), timeout=bounded_s(context.time_remaining())
+        asked, within_s = worker_pb2.InfoRequest(), bounded_s(context.time_remaining())
+        views = self._all_ready(model)
+        async with _asking(views[0], context):
+            told = await asyncio.gather(
+                *[self._workers.stub(view).Info(asked, timeout=within_s) for view in views]
             )
-        if not info.cache_roots:
+        roots = list(dict.fromkeys(root for info in told for root in info.cache_roots))
+        if not roots:
             raise InvalidRequest("model", "it has stored nothing yet: leave it out to flush all")
-        return [b""] if info.cache_roots_cut else info.cache_roots
+        return [b""] if any(info.cache_roots_cut for info in told) else roots
 
     async def ExplainCache(
         self, request: router_pb2.ExplainCacheRequest, context: Context
@@ -412,6 +420,7 @@ def _ask(
 def _model(gate: Gate) -> router_pb2.Model:
     view = gate.view
     load = view.load
+    loads = [one.load for one in gate.replicas.views]
     return router_pb2.Model(
         name=view.model,
         state=view.state,
@@ -421,7 +430,7 @@ def _model(gate: Gate) -> router_pb2.Model:
         load_progress=load.load_progress if load else 0.0,
         requests_running=gate.running_count,
         requests_waiting=gate.waiting_count,
-        memory_bytes=load.memory_bytes if load else 0,
+        memory_bytes=sum(one.memory_bytes for one in loads if one),
     )
 
 

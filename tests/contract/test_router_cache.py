@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -14,10 +15,12 @@ from support.script import Script
 
 
 @asynccontextmanager
-async def cached(script: Script | None = None) -> AsyncGenerator[tuple[Bench, FakeStore]]:
+async def cached(
+    script: Script | None = None, **settings: Any
+) -> AsyncGenerator[tuple[Bench, FakeStore]]:
     """Run a router on a node with a store."""
     with storing() as (fake, address):
-        async with routed(script) as bench:
+        async with routed(script, **settings) as bench:
             tell(bench, address)
             await until(lambda: bench.router.watch.store == address)
             yield bench, fake
@@ -61,6 +64,20 @@ async def test_flushing_a_model_flushes_its_namespaces_and_adds_them_up() -> Non
         )
 
 
+async def test_flushing_a_model_flushes_what_any_of_its_workers_has_opened() -> None:
+    async with cached(replicas={MODEL: 2}) as (bench, fake):
+        await bench.all_ready(2)
+        for name, roots in ((MODEL, ["one", "two"]), (f"{MODEL}@2", ["two", "three"])):
+            bench.node.scripts[name] = Script(cache_roots=roots)
+            await bench.node.kill(name)
+            await bench.node.start(name)
+        await bench.all_ready(2)
+        for root in ("one", "two", "three"):
+            fake.answers[root.encode()] = cachestore_pb2.FlushResponse(ok=True, bytes=1)
+        assert (await bench.stub.FlushCache(flush_request(MODEL))).bytes == 3
+        assert sorted(fake.flushed) == [b"one", b"three", b"two"]
+
+
 async def test_workers_hand_over_what_they_owe_before_a_flush_and_their_debts_are_told() -> None:
     async with cached(Script(cache_roots=["one"])) as (bench, fake):
         fake.answers[b"one"] = cachestore_pb2.FlushResponse(ok=True, refused=1)
@@ -87,6 +104,17 @@ async def test_closing_a_session_is_passed_to_its_worker_and_may_be_done_twice()
         assert (await bench.stub.CloseSession(request)).found
         assert not (await bench.stub.CloseSession(request)).found
         assert bench.node.workers[MODEL].closed == [("k", "s")] * 2
+
+
+async def test_closing_a_session_closes_it_in_each_worker_of_its_model() -> None:
+    async with routed(replicas={MODEL: 2}) as bench:
+        await bench.all_ready(2)
+        bench.node.workers[f"{MODEL}@2"].closed.append(("k", "s"))
+        request = router_pb2.CloseSessionRequest(model=MODEL, session_key="k", salt="s")
+        assert (await bench.stub.CloseSession(request)).found
+        assert bench.node.workers[MODEL].closed == [("k", "s")]
+        assert bench.node.workers[f"{MODEL}@2"].closed == [("k", "s")] * 2
+        assert not (await bench.stub.CloseSession(request)).found
 
 
 @pytest.mark.parametrize(
