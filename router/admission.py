@@ -274,16 +274,9 @@ class Line:
 
     def _preempt(self, priority: Priority, preempted: list[RequestId]) -> bool:
         """Take a bulk request's place for somebody who waits for a first token."""
-        if priority < Priority.INTERACTIVE or self._free(priority) < 0:
+        if not _may_preempt(priority) or self._free(priority) < 0:
             return False
-        victims = [
-            member
-            for member in self._members.values()
-            if member.priority is Priority.BULK
-            and member.started_s is not None
-            and not member.has_begun
-            and member.preemptions < PREEMPTIONS_MAX
-        ]
+        victims = self._victims()
         if not victims:
             return False
         victim = max(victims, key=lambda member: member.started_s or 0.0)
@@ -292,6 +285,16 @@ class Line:
         self._compete(victim)
         preempted.append(victim.ask.id)
         return True
+
+    def _victims(self) -> list[_Member]:
+        return [
+            member
+            for member in self._members.values()
+            if member.priority is Priority.BULK
+            and member.started_s is not None
+            and not member.has_begun
+            and member.preemptions < PREEMPTIONS_MAX
+        ]
 
     # Books
 
@@ -323,8 +326,10 @@ class Line:
         """Whether its deadline passes before its first token, as far as is known."""
         if ask.deadline_s == inf or not self.places:
             return None
-        ahead = self._ahead(ask) - self._free(ask.priority)
-        turns_s = max(ahead + 1, 0) / self.places * self._mean_run_s
+        free = self._free(ask.priority)
+        if _may_preempt(ask.priority):
+            free += len(self._victims())
+        turns_s = max(self._ahead(ask) - free + 1, 0) / self.places * self._mean_run_s
         needed_s, left_s = turns_s + prefill_s, ask.deadline_s - now_s
         return TooLate(needed_s, left_s) if needed_s > left_s else None
 
@@ -335,3 +340,7 @@ class Line:
             for other in self._queue.values()
             if other.ask.id != ask.id
         )
+
+
+def _may_preempt(priority: Priority) -> bool:
+    return priority >= Priority.INTERACTIVE

@@ -103,7 +103,8 @@ class Attempt:
 
     @property
     def _deaths(self) -> int:
-        return self._suspects.deaths(self._digest, monotonic()) if self._suspects else 0
+        now_s = monotonic()
+        return self._suspects.deaths(self._digest, now_s) if self._suspects.has_any(now_s) else 0
 
     def refuse_if_poison(self) -> None:
         """Raise, if workers keep dying under it.

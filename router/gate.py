@@ -16,6 +16,7 @@ from bramley.common.ids import ModelName, RequestId, WorkerName
 from bramley.common.wire import short_name
 from bramley.protos.v1 import types_pb2, worker_pb2
 from bramley.router.admission import Ask, Changes, Line, QueueFull, TooLate
+from bramley.router.breaker import OPEN_MIN_S
 from bramley.router.classes import Classes
 from bramley.router.fleet import WorkerView
 from bramley.router.metrics import ModelMetrics
@@ -117,8 +118,10 @@ class Gate:
         Raises:
             DeadlineUnmeetable: its client would be gone before its first token.
         """
-        stored = self._store.match(split(prepared.block_hashes))
-        tokens = prompt_tokens(prepared) - stored.ram - stored.ssd
+        chains = split(prepared.block_hashes)
+        stored = self._store.match(chains)
+        held = max(self.replicas.row_tokens(chains), stored.ram + stored.ssd)
+        tokens = prompt_tokens(prepared) - held
         rate = self.replicas.prefill_rate()
         prefill_s = tokens / rate if rate else 0.0
         self._raise(self._line.prepared(ask.id, tokens, prefill_s, monotonic()), ask)
@@ -191,7 +194,9 @@ class Gate:
             prompt_tokens(prepared), monotonic(), chains, self._store.match(chains), avoid
         )
         if choice is None:
-            self._unseated[ask.id] = self._places[ask.id]
+            place = self._unseated[ask.id] = self._places[ask.id]
+            # A worker that is left alone may be tried by then, and nobody would tell.
+            asyncio.get_running_loop().call_later(OPEN_MIN_S, place.news.set)
             return None
         self._metrics.choices[choice.why].inc()
         return choice.replica

@@ -128,6 +128,11 @@ class Replicas:
             sum(ledger.memory_bytes for ledger in ledgers),
         )
 
+    def row_tokens(self, chains: Sequence[bytes]) -> int:
+        """Leading tokens of a prompt in a row of a ready worker: the most that any of them has."""
+        loads = [view.load for view in self.views if view.is_ready]
+        return max((row_tokens(chains, load.row_chains) for load in loads if load), default=0)
+
     def prefill_rate(self) -> float:
         """Tokens a second of the fastest ready worker; 0 if unknown."""
         loads = [view.load for view in self.views if view.is_ready]

@@ -37,8 +37,11 @@ class Suspects:
     def __init__(self) -> None:
         self._deaths: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._deaths)
+    def has_any(self, now_s: float) -> bool:
+        """Whether anybody is suspected: as a rule nobody is, and nothing need be looked up."""
+        while self._deaths and now_s - next(iter(self._deaths.values()))[1] >= REMEMBERED_S:
+            self._deaths.popitem(last=False)
+        return bool(self._deaths)
 
     def deaths(self, digest: bytes, now_s: float) -> int:
         """How many workers died under a request lately."""

@@ -1,6 +1,7 @@
 """Several workers of one model: who gets what, and what happens when one of them fails."""
 
 import asyncio
+import time
 from contextlib import aclosing
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from bramley.common.errors import SlowReader
 from bramley.common.ids import ModelName, WorkerName
 from bramley.common.status import RemoteError
-from bramley.protos.v1 import types_pb2
+from bramley.protos.v1 import router_pb2, types_pb2
 from bramley.router.booking import Ledger
+from bramley.router.breaker import FAILURES_MAX
 from bramley.router.clients import ClientLimits
 from support.routing import (
     Bench,
@@ -195,6 +197,39 @@ async def test_an_answer_that_nobody_reads_is_cut_off_and_frees_its_row() -> Non
             with pytest.raises(SlowReader, match="bytes of the answer wait to be read"):
                 async for _ in responses:
                     pass
+
+
+async def test_a_prompt_that_is_in_a_row_needs_little_time_before_its_deadline() -> None:
+    script = Script(tokens=2, row_chains=["one"], prefill_rate=50.0)  # 300 tokens take 6 s
+    async with routed(script) as bench:
+        prompt: dict[str, Any] = {"text": "x" * 300}
+        error = await error_of(bench.stub.Generate(ask(**prompt), timeout=3.0))
+        assert error.reason == "DEADLINE_UNMEETABLE"
+        call = bench.stub.Generate(ask(**prompt, labels={"blocks": "one"}), timeout=3.0)
+        assert text_of(await collect(call)) == "0 1 "
+
+
+async def test_who_waits_for_the_only_worker_that_works_goes_to_the_other_once_it_may() -> None:
+    async with routed(Script(max_rows=1, tokens=2), **TWO) as bench:
+        await bench.all_ready(2)
+        running = bench.stub.Generate(ask(labels=STALLED))
+        await read_until(running, "started")
+        replicas = bench.router.server.gates[ModelName("fake")].replicas
+        for _ in range(FAILURES_MAX):
+            failing = replicas.choose(1, time.monotonic())
+            assert failing is not None
+            with replicas.book(failing.replica, 1, 1, time.monotonic()) as seat:
+                seat.failed(time.monotonic())
+        async with asyncio.timeout(8):
+            assert text_of(await collect(bench.stub.Generate(ask()))) == "0 1 "
+        running.cancel()
+
+
+async def test_a_model_holds_what_its_workers_hold_together() -> None:
+    async with routed(Script(memory_bytes=5), **TWO) as bench:
+        await bench.all_ready(2)
+        model = (await bench.stub.GetModel(router_pb2.GetModelRequest(model="fake"))).model
+        assert model.memory_bytes == 10
 
 
 @pytest.mark.parametrize("name", ["fake", "fake@2"])

@@ -360,6 +360,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             limits=self._limits() if is_ready else None,
             revision="fake" if is_ready else "",
             row_chains=map(hash_of, self._script.row_chains),
+            memory_bytes=self._script.memory_bytes,
+            prefill_rate=self._script.prefill_rate,
         )
 
     def _limits(self) -> types_pb2.ModelLimits:

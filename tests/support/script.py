@@ -26,6 +26,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         heartbeat_s: between two reports.
         row_chains: what it says its rows hold, as text; so are the hashes of a prompt's blocks.
         token_bytes: of a row's state, as it states them.
+        memory_bytes: that it says it holds.
+        prefill_rate: that it says it measured.
         cache_roots: namespaces that it claims to have opened in the cache store.
         cache_roots_cut: whether it has forgotten others.
         actions: done at a point by every request: {"die": "started"}; a request's labels
@@ -45,6 +47,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     heartbeat_s: float = 0.5
     row_chains: list[str] = []
     token_bytes: int = 0
+    memory_bytes: int = 0
+    prefill_rate: float = 0.0
     cache_roots: list[str] = []
     cache_roots_cut: bool = False
     actions: dict[str, str] = {}

@@ -276,6 +276,17 @@ def test_the_prompt_s_own_time_counts_against_its_deadline() -> None:
     assert isinstance(line.prepared(RequestId("b"), 1.0, 4.0, 0.0), Changes)
 
 
+def test_a_place_that_a_bulk_request_would_lose_is_as_good_as_free() -> None:
+    line = line_of("a", places=1)
+    line.begun(RequestId("a"))
+    line.leave(RequestId("a"), 10.0)  # ten seconds each
+    ready(line, "b", BULK)
+    assert enter(line, "d", deadline_s=5.0) == TooLate(10.0, 5.0)
+    assert enter(line, "i", INTERACTIVE, deadline_s=5.0) is None
+    line.begun(RequestId("b"))
+    assert isinstance(enter(line, "j", INTERACTIVE, deadline_s=5.0), TooLate)
+
+
 def test_a_rule_that_is_changed_in_one_field_keeps_the_others() -> None:
     assert BulkRule(queue_max=1).queue_timeout_s == 300.0
     assert Classes().of(BULK) == BulkRule()

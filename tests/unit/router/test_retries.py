@@ -47,6 +47,16 @@ def test_who_ended_well_is_no_suspect() -> None:
     assert suspects.deaths(b"a", 0.0) == 0
 
 
+def test_nobody_is_suspected_once_the_last_death_is_long_ago() -> None:
+    suspects = Suspects()
+    assert not suspects.has_any(0.0)
+    suspects.died(b"a", 0.0)
+    suspects.died(b"b", 1.0)
+    suspects.died(b"a", 2.0)
+    assert suspects.has_any(REMEMBERED_S + 1.5)
+    assert not suspects.has_any(REMEMBERED_S + 2.0)
+
+
 def test_only_so_many_are_remembered() -> None:
     suspects = Suspects()
     for number in range(REMEMBERED + 1):
