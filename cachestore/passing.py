@@ -165,7 +165,11 @@ class DataSocket:
             except OSError as error:
                 log.warning("no memory for a worker's staging", extra=facts(error=error))
                 return
-            await self._attend(connection, peer)
+            try:
+                await self._attend(connection, peer)
+            finally:
+                if connection.staging is not None:
+                    connection.staging.close_descriptors()
 
     async def _connection(self, greeting: Greeting) -> Connection:
         staging: Segment | None = None
@@ -176,7 +180,7 @@ class DataSocket:
 
     async def _attend(self, connection: Connection, peer: socket.socket) -> None:
         if connection.id in self.connections:
-            return
+            return  # it came while the staging was made
         self.connections[connection.id] = connection
         telling = asyncio.create_task(self._tell(connection, peer))
         try:
@@ -187,8 +191,6 @@ class DataSocket:
             telling.cancel()
             await asyncio.wait([telling])  # or its descriptors would be closed under it
             del self.connections[connection.id]
-            if connection.staging is not None:
-                connection.staging.close_descriptors()
             self._closed(connection.id)
 
     def _segment_changed(self, segment_id: int) -> None:

@@ -1,17 +1,21 @@
 """Who may connect to the data socket: processes of the same user, each under a name of its own."""
 
+import asyncio
 import os
 import socket
 import stat
 import struct
+import threading
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bramley.cachestore import passing
+from bramley.cachestore import passing, segments
 from bramley.cachestore.passing import Greeting, What, connect, receive, user_of
-from support.store import local_store, settings
+from bramley.cachestore.segments import Segment
+from support.store import PATIENCE_S, local_store, settings, until
 
 GREETING = Greeting("c", inline=True)  # so that no descriptor has to be closed
 OTHER = 12345
@@ -111,3 +115,36 @@ async def test_the_sockets_are_in_a_folder_of_ours_and_the_data_socket_is_ours_a
         data = Path(process.addresses["data"])
         assert stat.S_IMODE(os.lstat(data).st_mode) == 0o600
         assert stat.S_IMODE(os.lstat(data.parent).st_mode) == 0o700
+
+
+async def test_of_two_that_come_by_one_name_at_once_only_one_keeps_a_staging(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both, real, kept = threading.Barrier(2, timeout=PATIENCE_S), segments.create, list[Segment]()
+
+    def create(size: int, **chosen: Any) -> Segment:
+        both.wait()
+        segment = real(size, **chosen)
+        close = segment.close_descriptors
+        kept.append(segment)
+
+        def closed() -> None:
+            kept.remove(segment)
+            close()
+
+        monkeypatch.setattr(segment, "close_descriptors", closed)
+        return segment
+
+    monkeypatch.setattr(passing, "create", create)
+    async with local_store(settings()) as (process, _):
+        path, greeting = process.addresses["data"], Greeting("twice")
+        peers = [await connect(path, greeting) for _ in range(2)]
+        told = await asyncio.gather(*map(receive, peers), return_exceptions=True)
+        assert sum(isinstance(one, ConnectionError) for one in told) == 1
+        assert len(kept) == 1
+        for one in told:
+            if isinstance(one, passing.Told) and one.fd is not None:
+                os.close(one.fd)
+        for peer in peers:
+            peer.close()
+        await until(lambda: not kept)
