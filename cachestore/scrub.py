@@ -40,7 +40,8 @@ class Scrubber:
         self._tiers = tiers
         self._disk = disk
         self._rate = rate
-        self._after, self.round_s = disk.scrubbed()
+        self._after, round_s = disk.scrubbed()
+        self.round_s = round_s if 0 <= round_s <= time.time() else 0.0  # by a clock that was wrong
         self._noted_s = monotonic()
 
     async def run(self) -> None:

@@ -118,6 +118,23 @@ async def test_nothing_is_scrubbed_beside_work(tmp_path: Path) -> None:
         running.cancel()
 
 
+@pytest.mark.parametrize("noted_s", [1e12, float("inf"), float("nan")])
+async def test_a_round_that_ended_in_the_future_keeps_none_from_beginning(
+    tmp_path: Path, noted_s: float
+) -> None:
+    await fill(tmp_path, 1)
+    chosen = settings(folder=str(tmp_path), scrub_bytes_s=1 << 30)
+    async with local_store(settings(folder=str(tmp_path), scrub_bytes_s=0), epoch=2) as (
+        process,
+        _,
+    ):
+        disk = process.store.tiers.disk
+        assert disk is not None
+        disk.note_scrub("", noted_s)
+    async with local_store(chosen, epoch=3) as (process, _):
+        await until(lambda: process.store.counts["scrubbed_bytes"] > 0)
+
+
 async def test_it_can_be_turned_off(tmp_path: Path) -> None:
     await fill(tmp_path, 1)
     async with local_store(settings(folder=str(tmp_path), scrub_bytes_s=0), epoch=2) as (
