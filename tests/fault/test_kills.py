@@ -5,6 +5,7 @@ status and details, and everything serves again within seconds.
 """
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
@@ -19,6 +20,7 @@ from support.served import ENDLESS, Served, serving
 
 PROMPT = "Once upon a time"
 AGAIN_S = 20.0
+_ASKED = itertools.count()
 
 SETTINGS = """
 [models.tiny]
@@ -67,7 +69,9 @@ async def _until(
     there = asyncio.Event()
 
     async def run() -> None:
-        call = victim.client.generate("tiny", prompt, max_tokens=900, progress=True)
+        # Two workers that die under one and the same prompt would make it a suspect.
+        asked = f"{next(_ASKED)} {prompt}"
+        call = victim.client.generate("tiny", asked, max_tokens=900, progress=True)
         async with aclosing(call) as events:
             async for event in events:
                 if reached(event):
@@ -96,7 +100,7 @@ async def test_a_killed_worker_fails_its_own_requests_alone(
     neighbour = asyncio.create_task(victim.completed("script", ENDLESS, max_tokens=400))
     waiting = await STAGES[stage](victim)
     killed = await victim.cluster.kill("worker", "tiny")
-    if stage == "queue":  # it had reached no worker, and is served by the next
+    if stage != "decode":  # nothing of the answer was seen, and the next one gives it
         await victim.cluster.running("worker", "tiny", after=killed.epoch)
         await victim.cluster.within(waiting, timeout_s=60.0)
     else:
@@ -105,7 +109,7 @@ async def test_a_killed_worker_fails_its_own_requests_alone(
         assert raised.value.status_code is grpc.StatusCode.UNAVAILABLE
         assert raised.value.reason == "WORKER_LOST"
         assert raised.value.facts["model"] == "tiny"
-        assert (int(raised.value.facts["tokens_emitted"]) > 0) == (stage == "decode")
+        assert int(raised.value.facts["tokens_emitted"]) > 0
     assert len((await neighbour).token_ids) == 400
     await serves_again(victim, expected)
 
