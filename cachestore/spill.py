@@ -173,7 +173,8 @@ class Spiller:
             await self._put(entry)
 
     async def _put(self, entry: Entry) -> None:
-        assert entry.run is not None, "a pending object left RAM"
+        if entry.run is None:
+            return  # it was found damaged while room was made, and is no object any more
         size = entry.object.payload_bytes
         payload = self._tiers.memory.view(entry.run)[:size]
         await self._on_disk(size, self._disk.write, entry.object, payload)

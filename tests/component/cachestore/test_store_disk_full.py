@@ -272,3 +272,35 @@ async def test_files_that_cannot_be_removed_do_not_cost_all_the_others(tmp_path:
     assert kept == store.counts["spilled"] - trips  # one a try
     assert trips <= 3
     assert found.count(512) >= kept > 30
+
+
+class HeldRoom(Files):
+    """Says how much room there is only when it may."""
+
+    def __init__(self) -> None:
+        self.may_say = threading.Event()
+        self.may_say.set()
+
+    def room(self, path: Path) -> tuple[int, int]:
+        assert self.may_say.wait(PATIENCE_S)
+        return super().room(path)
+
+
+async def test_an_object_found_damaged_while_room_is_made_for_it_stops_no_other(
+    tmp_path: Path,
+) -> None:
+    files = HeldRoom()
+    process = CoreProcess(tmp_path / "disk", files, 1, ram_bytes=8 << 20)
+    store = await process.start()
+    root = store.open_namespace(identity(), [KV], 0.0)
+    files.may_say.clear()
+    await put(store, root, ids(512, 1))
+    (damaged,) = store.tiers.pending.values()
+    await until(lambda: damaged.holds > 0)
+    store.tiers.quarantine(damaged)
+    files.may_say.set()
+    await put(store, root, ids(512, 2))
+    await until(lambda: store.counts["spilled"] == 1)
+    assert [await read(store, root, ids(513, seed)) for seed in (1, 2)] == [0, 512]
+    store.check()
+    await process.stop()
