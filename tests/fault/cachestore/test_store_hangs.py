@@ -25,6 +25,7 @@ async def test_a_stopped_store_costs_one_wait_and_is_used_again_at_once(tmp_path
             await client.linked()
         one = Worker(client, await client.open_namespace(identity(), [KV]))
         await one.put(ids(600))
+        assert await client.match(one.root, b"", ids(10)) is not None  # the first may wait longer
         os.kill(child.process.pid, signal.SIGSTOP)
         began_s = monotonic()
         for _ in range(20):
