@@ -137,13 +137,13 @@ class Attempt:
             self.refuse_if_poison()
             yield
 
-    def died(self) -> None:
-        """Note that a worker died under it.
+    def died(self, worker: str) -> None:
+        """Note that an incarnation of a worker died under it.
 
         Raises:
             PoisonRequest: it is the second one.
         """
-        self._suspects.died(self._digest, monotonic())
+        self._suspects.died(self._digest, worker, monotonic())
         self.refuse_if_poison()
 
     def ended_well(self) -> None:

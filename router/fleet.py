@@ -44,6 +44,11 @@ class WorkerView:
     revision: str = ""
 
     @property
+    def incarnation(self) -> str:
+        """Names its process among all that there were."""
+        return f"{self.worker}-{self.epoch}"
+
+    @property
     def is_running(self) -> bool:
         """Whether its process runs and said where."""
         return self.process == node_pb2.PROCESS_STATE_RUNNING and bool(self.address)

@@ -185,7 +185,7 @@ class Gate:
         self,
         ask: Ask,
         prepared: worker_pb2.PrepareResponse,
-        avoid: frozenset[tuple[WorkerName, int]],
+        avoid: frozenset[str],
     ) -> Replica | None:
         """Choose the worker of a request whose turn it is; None if none is free yet."""
         self._unseated.pop(ask.id, None)
@@ -249,7 +249,7 @@ class Place:
         self._line = line
         self._ask = ask
         self._left_s = wait_max_s
-        self._failed_on: set[tuple[WorkerName, int]] = set()
+        self._failed_on: set[str] = set()  # incarnations
         self._end_call: Callable[[], object] | None = None
         self.news = asyncio.Event()
         self.is_preempted = False
@@ -336,12 +336,12 @@ class Place:
 
     def has_other(self, view: WorkerView) -> bool:
         """Whether a ready worker is left that has not failed it, once ``view`` has."""
-        ready = {(one.worker, one.epoch) for one in self._gate.replicas.views if one.is_ready}
-        return bool(ready - self._failed_on - {(view.worker, view.epoch)})
+        ready = {one.incarnation for one in self._gate.replicas.views if one.is_ready}
+        return bool(ready - self._failed_on - {view.incarnation})
 
     def failed(self, view: WorkerView) -> None:
         """Give its place back, as a worker failed it; when it competes again, others come first."""
-        self._failed_on.add((view.worker, view.epoch))
+        self._failed_on.add(view.incarnation)
         self._gate.give_back(self._ask.id)
 
     def on_preempt(self, end_call: Callable[[], object]) -> None:

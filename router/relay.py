@@ -74,6 +74,8 @@ def _is_draining(error: grpc.aio.AioRpcError) -> bool:
 async def _ended(task: asyncio.Task[None]) -> None:
     if not task.done():  # as a rule it is, and waiting is not cheap
         await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # of which a client that left is not told
 
 
 class Relay:
@@ -203,7 +205,7 @@ class Relay:
         if failure.reason != "draining":
             seat.failed(monotonic())
         if failure.reason == "worker_lost":
-            attempt.died()
+            attempt.died(seat.view.incarnation)
         is_new = failure.reason != "device_oom" or place.has_other(seat.view)
         if self._has_begun or not is_new or not attempt.may_retry(failure):
             raise failure.error
@@ -220,12 +222,13 @@ class Relay:
                     question, timeout=bounded_s(self._time_remaining())
                 )
             except grpc.aio.AioRpcError as error:
-                if self._is_unanswered(error):
-                    raise NotServed(view, "has a worker that does not answer") from error
-                if is_lost(error):
+                is_unanswered = self._is_unanswered(error)
+                if is_unanswered or is_lost(error):
                     attempts_left -= 1
                 elif not _is_draining(error):
                     raise
+                if is_unanswered and not (attempts_left and place.has_other(view)):
+                    raise NotServed(view, "has a worker that does not answer") from error
                 self._workers.lost(view)
                 if not attempts_left:
                     raise self._lost(view) from error
@@ -284,7 +287,7 @@ class Relay:
             case "started":
                 started = response.started
                 started.queue_wait.CopyFrom(to_duration(self._queue_s))
-                started.worker = f"{seat.view.worker}-{seat.view.epoch}"
+                started.worker = seat.view.incarnation
                 for usage in self._usage.values():
                     usage.prompt_tokens = started.prompt_tokens
                     usage.cached.CopyFrom(started.cached)

@@ -61,7 +61,7 @@ class Replicas:
         now_s: float,
         chains: Sequence[bytes] = (),
         stored: Stored = NOTHING,
-        avoid: frozenset[tuple[WorkerName, int]] = frozenset(),
+        avoid: frozenset[str] = frozenset(),
     ) -> Choice | None:
         """Choose a ready worker for a prompt.
 
@@ -76,7 +76,7 @@ class Replicas:
             The choice; None if none is ready and has a place.
         """
         ready = [worker for worker in self._workers.values() if worker.view.is_ready]
-        others = [one for one in ready if (one.view.worker, one.view.epoch) not in avoid]
+        others = [one for one in ready if one.view.incarnation not in avoid]
         made = [self._replica(one, now_s, chains, stored) for one in others or ready]
         return choose(made, prompt_tokens)
 

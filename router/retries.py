@@ -35,7 +35,8 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        self._deaths: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
+        # who died of each, and when the last one did; the oldest first
+        self._deaths: OrderedDict[bytes, tuple[frozenset[str], float]] = OrderedDict()
 
     def has_any(self, now_s: float) -> bool:
         """Whether anybody is suspected: as a rule nobody is, and nothing need be looked up."""
@@ -45,12 +46,15 @@ class Suspects:
 
     def deaths(self, digest: bytes, now_s: float) -> int:
         """How many workers died under a request lately."""
-        count, at_s = self._deaths.get(digest, (0, now_s))
-        return count if now_s - at_s < REMEMBERED_S else 0
+        return len(self._dead(digest, now_s))
 
-    def died(self, digest: bytes, now_s: float) -> None:
-        """A worker died under it."""
-        self._deaths[digest] = (self.deaths(digest, now_s) + 1, now_s)
+    def _dead(self, digest: bytes, now_s: float) -> frozenset[str]:
+        dead, at_s = self._deaths.get(digest, (frozenset[str](), now_s))
+        return dead if now_s - at_s < REMEMBERED_S else frozenset()
+
+    def died(self, digest: bytes, worker: str, now_s: float) -> None:
+        """A worker died under it; ``worker`` names the incarnation, which dies once."""
+        self._deaths[digest] = (self._dead(digest, now_s) | {worker}, now_s)
         self._deaths.move_to_end(digest)
         if len(self._deaths) > REMEMBERED:
             self._deaths.popitem(last=False)

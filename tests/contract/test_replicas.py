@@ -104,6 +104,19 @@ async def test_an_innocent_request_beside_a_killer_is_answered() -> None:
         assert (await killer).reason == "POISON_REQUEST"
 
 
+async def test_a_request_whose_worker_does_not_prepare_it_goes_to_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bramley.router.relay.SHORT_CALL_S", 0.2)
+    async with routed(Script(tokens=2), **TWO) as bench:
+        await bench.all_ready(2)
+        bench.node.workers["fake@2"].ignores_scripts = True
+        call = bench.stub.Generate(ask(labels={"fake.stall": "prepare"}))
+        assert text_of(await collect(call)) == "0 1 "
+        prepared = [len(worker.prepared) for worker in bench.node.workers.values()]
+        assert prepared == [1, 1]
+
+
 async def test_a_worker_without_memory_for_a_request_is_not_asked_twice() -> None:
     async with routed(Script(tokens=2), **TWO) as bench:
         await bench.all_ready(2)

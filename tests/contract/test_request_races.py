@@ -202,6 +202,18 @@ async def test_a_suspect_that_waits_for_its_turn_leaves_its_place_to_others() ->
             call.cancel()
 
 
+async def test_one_worker_s_death_under_two_equal_requests_is_one_death() -> None:
+    async with routed(Script(max_rows=2, tokens=2)) as bench:
+        calls = [bench.stub.Generate(ask(labels=STALLED)) for _ in range(2)]
+        for call in calls:
+            await read_until(call, "started")
+        await bench.node.kill("fake")
+        await bench.node.start("fake")
+        bench.node.workers["fake"].ignores_scripts = True
+        answers = await asyncio.gather(*map(collect, calls))
+        assert [text_of(answer) for answer in answers] == ["0 1 ", "0 1 "]
+
+
 async def test_a_suspect_waits_for_its_turn_no_longer_than_it_may() -> None:
     async with routed(Script(max_rows=2, tokens=2)) as bench:
         wait_max = Duration(seconds=1)
