@@ -40,6 +40,7 @@ class Clients:
         self._limits = limits
         self._in_flight: Counter[str] = Counter()
         self._paid_s: dict[str, float] = {}  # until when each has used its rate up
+        self._kept_max = _KEPT
 
     def __len__(self) -> int:
         return len(self._in_flight.keys() | self._paid_s)
@@ -71,5 +72,6 @@ class Clients:
             del self._in_flight[key]
 
     def _forget(self, now_s: float) -> None:
-        if len(self._paid_s) > _KEPT:
+        if len(self._paid_s) > self._kept_max:
             self._paid_s = {key: at_s for key, at_s in self._paid_s.items() if at_s > now_s}
+            self._kept_max = max(_KEPT, 2 * len(self._paid_s))  # looked through seldom

@@ -194,9 +194,7 @@ class Gate:
             prompt_tokens(prepared), monotonic(), chains, self._store.match(chains), avoid
         )
         if choice is None:
-            place = self._unseated[ask.id] = self._places[ask.id]
-            # A worker that is left alone may be tried by then, and nobody would tell.
-            asyncio.get_running_loop().call_later(OPEN_MIN_S, place.news.set)
+            self._unseated[ask.id] = self._places[ask.id]
             return None
         self._metrics.choices[choice.why].inc()
         return choice.replica
@@ -294,11 +292,14 @@ class Place:
         """
         replica: Replica | None = None
         while replica is None:
-            if self._line.is_running(self._ask.id):
-                avoid = frozenset(self._failed_on)
-                replica = self._gate.choose_seat(self._ask, prepared, avoid)
-            if replica is None:
+            if not self._line.is_running(self._ask.id):
                 await self._wait()
+                continue
+            avoid = frozenset(self._failed_on)
+            replica = self._gate.choose_seat(self._ask, prepared, avoid)
+            if replica is None:
+                # A worker that is left alone may be tried by then, and nobody would tell.
+                await self._wait(at_most_s=OPEN_MIN_S)
         self.is_preempted = False
         booked = self._gate.replicas.book(
             replica, prompt_tokens(prepared), prepared.max_tokens, monotonic()
@@ -354,15 +355,17 @@ class Place:
         if self._end_call is not None:
             self._end_call()
 
-    async def _wait(self) -> None:
+    async def _wait(self, at_most_s: float = inf) -> None:
         self._gate.refuse_if_failed()
         self.news.clear()
         started_s = monotonic()
+        wait_s = min(self._left_s, at_most_s)
         try:
-            async with asyncio.timeout(self._left_s if self._left_s < inf else None):
+            async with asyncio.timeout(wait_s if wait_s < inf else None):
                 await self.news.wait()
         except TimeoutError:
-            raise _timed_out(self._gate, monotonic() - self._ask.entered_s) from None
+            if at_most_s >= self._left_s:
+                raise _timed_out(self._gate, monotonic() - self._ask.entered_s) from None
         finally:
             self._left_s -= monotonic() - started_s
 

@@ -52,11 +52,13 @@ class Outbox:
         """
         if self._bytes > self._bytes_max:
             raise SlowReader(f"{self._bytes} bytes of the answer wait to be read")
-        new = _Waiting(event, event.ByteSize())
-        self._bytes += new.nbytes
-        if isinstance(event, generation_pb2.Delta):
-            if self._is_joined(event, new.nbytes):
-                return
+        nbytes = event.ByteSize()
+        self._bytes += nbytes
+        is_delta = isinstance(event, generation_pb2.Delta)
+        if is_delta and self._is_joined(event, nbytes):
+            return
+        new = _Waiting(event, nbytes)
+        if is_delta:
             self._last[event.index] = new
         self._events.append(new)
         self._arrived.set()

@@ -32,7 +32,6 @@ class Router:
     """One router.
 
     Attributes:
-        watch: what it knows of the node.
         server: its public service.
         watch: what it knows of its workers.
         addresses: where it answers, by kind.

@@ -103,6 +103,9 @@ async def test_b053_a_worker_that_dies_is_an_error_once_a_token_was_sent() -> No
             bench.stub.Generate(ask(labels={"fake.die": "delta"}))
         )
         assert RemoteError(raised).reason == "WORKER_LOST"
+        read = bench.router.server.metrics.registry.get_sample_value
+        labels = {"model": "fake", "reason": "worker_lost"}
+        assert not read("bramley_router_refusals_total", labels)  # a worker had it
         numbers = text_of(seen).split()
         assert numbers == [str(n) for n in range(len(numbers))]
         await nothing_is_left(bench)
