@@ -199,7 +199,7 @@ def evict(store: Store, entries: Sequence[Entry], now_s: float) -> Evicted:
     done: Counter[str] = Counter()
     deepest_first = sorted(entries, key=lambda entry: entry.end_token, reverse=True)
     for entry in sorted(deepest_first, key=lambda entry: entry.object.kind == "extent"):
-        if entry.holds or store.leases.is_pinned(entry.id):
+        if store.tiers.is_needed(entry):
             done["held"] += 1
         elif entry.pinned_until_s > now_s:
             done["pinned"] += 1
@@ -247,7 +247,7 @@ async def scrub(store: Store, after: str, limit: int, *, files_only: bool) -> Sc
     chosen = ids[:count]
     done = Scrubbed(total=len(everything), last=chosen[-1] if len(chosen) < len(ids) else "")
     for entry in known(store, chosen):
-        with _leased(store, entry):
+        with leased(store, entry):
             proving = store.tiers.prove_file(entry) if files_only else _is_whole(store, entry)
             if not await proving:
                 done.damaged.append(entry.id)
@@ -264,14 +264,19 @@ async def verify(store: Store, entries: Iterable[Entry]) -> list[str]:
     """
     damaged: list[str] = []
     for entry in entries:
-        with _leased(store, entry):
+        with leased(store, entry):
             if not await _is_whole(store, entry):
                 damaged.append(entry.id)
     return damaged
 
 
 @contextmanager
-def _leased(store: Store, entry: Entry) -> Generator[None]:
+def leased(store: Store, entry: Entry) -> Generator[None]:
+    """Have an object stay where it is for the length of the block.
+
+    Yields:
+        Nothing.
+    """
     lease = store.leases.read("", [entry.id], float("inf"))
     try:
         yield

@@ -27,6 +27,7 @@ class Entry:
         on_disk: whether its file is published.
         fate: of its way to the disk.
         holds: tasks that need it as it is now.
+        kept: tasks that will need it, wherever it is by then.
         used_s: when it was last used.
         turn: of its last use, among all uses.
         hits: how often it was used lately.
@@ -43,6 +44,7 @@ class Entry:
     on_disk: bool = False
     fate: Fate = "pending"
     holds: int = 0
+    kept: int = 0
     used_s: float = 0.0
     turn: int = 0
     hits: float = 1.0

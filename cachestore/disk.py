@@ -190,14 +190,15 @@ class Disk:
         path = self._folder.object(entry.object.root, object_id)
         read_parts(self._files, path, entry, (first_part, last_part), target)
 
-    def prove(self, object_id: str, number: int) -> None:
-        """Read one part of an object and prove it; raises as ``read_into`` does."""
+    def read_part(self, object_id: str, number: int) -> memoryview:
+        """Read one part of an object, with its padding; raises as ``read_into`` does."""
         with self._lock:
             entry = self._entries.get(object_id)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, "no such object", object_id)
         target = memoryview(bytearray(padded(entry.object.parts[number].nbytes)))
         self.read_into(object_id, number, number, target)
+        return target
 
     def remove(self, object_id: str) -> None:
         """Remove an object; nothing happens if it is not there.

@@ -1,7 +1,7 @@
 """Writes prefixes of a running store to one file, which another store can take in.
 
-The file has its name only when it is whole. An object that is being written is leased, so that
-it stays where it is; requests go on meanwhile.
+The file has its name only when it is whole. Requests go on meanwhile: only the object that is
+being written is leased. Those that wait stay in the store, and may leave RAM if they have a file.
 """
 
 import asyncio
@@ -36,9 +36,7 @@ from bramley.cachestore.copying import checksums_of
 from bramley.cachestore.files import FULL, Files
 from bramley.cachestore.format import encode_header
 from bramley.cachestore.namespaces import Namespace
-from bramley.cachestore.objects import padded
 from bramley.cachestore.store import Store
-from bramley.cachestore.threads import Late
 from bramley.common.errors import (
     AlreadyExists,
     InvalidRequest,
@@ -49,7 +47,6 @@ from bramley.common.logs import facts
 
 log = logging.getLogger(__name__)
 
-_READ_S = 10.0  # of a part, whatever else is read
 _YIELD_EVERY = 64  # objects looked at between two turns of the event loop
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP}
 
@@ -131,7 +128,8 @@ async def pack(
         with file_errors(), contextlib.closing(writer):
             await asyncio.to_thread(writer.open)
             for number, entry in enumerate(choice.entries):
-                await _write(store, writer, number, entry)
+                with admin.leased(store, entry):
+                    await _write(store, writer, number, entry)
                 choice.release(entry)
                 size += manifest.files[number].size
                 yield Packed(number + 1, size, len(choice.entries), choice.size, choice.left_out)
@@ -142,11 +140,11 @@ async def pack(
 
 
 class _Choice:
-    """What is to be written, leased until it is."""
+    """What is to be written, kept until it is."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._leases: dict[str, int] = {}
+        self._kept: dict[str, Entry] = {}
         self._namespaces: dict[bytes, Namespace] = {}
         self.entries: list[Entry] = []
         self.size = 0
@@ -158,7 +156,7 @@ class _Choice:
         for number, entry in enumerate(sorted(wanted, key=lambda one: -one.end_token)):
             if number % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
-            if entry.id not in self._leases:  # or it is a part of what is chosen already
+            if entry.id not in self._kept:  # or it is a part of what is chosen already
                 self._take(entry)
         if not self.entries:
             raise NotLoaded(
@@ -177,8 +175,9 @@ class _Choice:
         if not needed:
             self.left_out += 1
         for one in needed:
-            if one.id not in self._leases:
-                self._leases[one.id] = self._store.leases.read("", [one.id], float("inf")).id
+            if one.id not in self._kept:
+                one.kept += 1
+                self._kept[one.id] = one
                 self.entries.append(one)
 
     def _namespace(self, root: bytes) -> Namespace | None:
@@ -210,12 +209,11 @@ class _Choice:
 
     def release(self, entry: Entry) -> None:
         """Let an object go; what follows from it still keeps it, until that is written too."""
-        self._store.release(self._leases.pop(entry.id))
+        self._kept.pop(entry.id).kept -= 1
 
     def close(self) -> None:
-        for lease_id in self._leases.values():
-            self._store.release(lease_id)
-        self._leases.clear()
+        for entry in self._kept.values():
+            entry.kept -= 1
 
 
 async def _write(store: Store, writer: "_Writer", number: int, entry: Entry) -> None:
@@ -230,31 +228,13 @@ async def _write(store: Store, writer: "_Writer", number: int, entry: Entry) -> 
             raise _lost(entry)
         await asyncio.to_thread(writer.write, number, encode_header(stored), [payload])
         return
-    pieces = [await _read(store, entry, at) for at in range(len(stored.parts))]
+    pieces: list[memoryview] = []
+    for at in range(len(stored.parts)):
+        piece = await store.tiers.read_part(entry, at)
+        if piece is None:
+            raise _lost(entry)
+        pieces.append(piece)
     await asyncio.to_thread(writer.write, number, encode_header(stored), pieces)
-
-
-async def _read(store: Store, entry: Entry, number: int) -> memoryview:
-    """Read a part that is on the disk only, among those that requests wait for."""
-    tiers = store.tiers
-    piece = memoryview(bytearray(padded(entry.object.parts[number].nbytes)))
-    if tiers.disk is None:
-        raise _lost(entry)
-    if tiers.reads.is_stuck:
-        raise _late()
-    work = tiers.reads.start(tiers.disk.read_into, entry.id, number, number, piece)
-    try:
-        await work.within(_READ_S)
-    except Late as late:
-        raise _late() from late
-    except OSError as error:
-        await tiers.prove_file(entry)  # which sets it aside, or counts against it
-        raise _lost(entry) from error
-    return piece
-
-
-def _late() -> Overloaded:
-    return Overloaded("the disk does not answer", reason="DISK_LATE", retry_after_s=1.0)
 
 
 def _lost(entry: Entry) -> NotLoaded:

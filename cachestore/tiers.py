@@ -131,8 +131,7 @@ class Tiers:
             on_disk: those that have a file, since it has one too; or else those that have none.
         """
         for tail in self.catalogue.covered_tails(entry.object):
-            is_free = not tail.holds and not self.leases.is_pinned(tail.id)
-            if is_free and tail.on_disk == on_disk:
+            if tail.on_disk == on_disk and not self.is_needed(tail):
                 self.discard(tail, "superseded")
 
     def discard(self, entry: Entry, fate: Fate) -> Work[None] | None:
@@ -289,22 +288,34 @@ class Tiers:
         """
         if self.disk is None or not entry.on_disk:
             return entry.id in self.catalogue.entries
+        return await self.read_part(entry, number) is not None
+
+    async def read_part(self, entry: Entry, number: int) -> memoryview | None:
+        """Read one part from an object's file, and prove it; the caller holds or leases it.
+
+        Returns:
+            The part with its padding. None where ``prove_file`` would say False, or without a file.
+
+        Raises:
+            Overloaded: the disk does not answer in time.
+        """
+        if self.disk is None or not entry.on_disk:
+            return None
         if self.reads.is_stuck:
             raise self._late_read()
         size = padded(entry.object.parts[number].nbytes)
-        work = self.reads.start(self.disk.prove, entry.id, number)
+        work = self.reads.start(self.disk.read_part, entry.id, number)
         self._reading_bytes += size
         try:
-            await work.within(READ_WAIT_S + self._reading_bytes / SLOWEST_RATE)
+            return await work.within(READ_WAIT_S + self._reading_bytes / SLOWEST_RATE)
         except Late as late:
             raise self._late_read() from late
         except OSError as error:
             if entry.on_disk:
                 self._read_failed(entry, error)
-            return False
+            return None
         finally:
             self._reading_bytes -= size
-        return True
 
     def remove_file(self, object_id: str) -> Work[None]:
         """Remove an object's file, in the background."""
@@ -332,14 +343,23 @@ class Tiers:
         self.memory.close()
         return is_done
 
+    def is_needed(self, entry: Entry) -> bool:
+        """Whether a task or a reader needs an object."""
+        return bool(entry.holds or entry.kept) or self.leases.is_pinned(entry.id)
+
     def is_free(self, entry: Entry) -> bool:
-        """Whether nobody holds an object: no task, reader or administrator."""
+        """Whether nobody wants an object to stay: no task, reader or administrator."""
+        return not self.is_needed(entry) and entry.pinned_until_s <= monotonic()
+
+    def _may_leave_ram(self, entry: Entry) -> bool:
+        """The same of its bytes in RAM, which are not all of one that has a file."""
         is_held = entry.holds or self.leases.is_pinned(entry.id)
-        return not is_held and entry.pinned_until_s <= monotonic()
+        is_last = entry.kept and not entry.on_disk
+        return not is_held and not is_last and entry.pinned_until_s <= monotonic()
 
     def _make_room(self) -> bool:
         may_lose = self.disk is None or self.is_disk_failing
-        victim = self.order.ram_victim(self.is_free, may_lose=may_lose)
+        victim = self.order.ram_victim(self._may_leave_ram, may_lose=may_lose)
         if victim is None:
             return False
         if victim.on_disk:

@@ -10,7 +10,10 @@ import grpc
 import pytest
 from typing_extensions import override
 
+from bramley.cachestore import admin
+from bramley.cachestore.exchange import Published, Refusal
 from bramley.cachestore.files import Files
+from bramley.cachestore.objects import padded
 from bramley.cachestore.pack import pack
 from bramley.cachestore.process import StoreProcess
 from bramley.cachestore.store import Store
@@ -21,20 +24,33 @@ from bramley.protos.v1 import cachestore_pb2 as pb
 from bramley.protos.v1.cachestore_pb2_grpc import CacheStoreServiceStub
 from support.archives import export_to, import_from
 from support.failing_files import FailingFiles
-from support.store import StoreChild, Worker, ids, local_store, settings, store_child, until, worker
+from support.store import (
+    PART_BYTES,
+    StoreChild,
+    Worker,
+    ids,
+    local_store,
+    settings,
+    store_child,
+    until,
+    worker,
+)
 
 BLOCKS = 6
+OBJECT = padded(PART_BYTES)  # bytes in RAM
 
 
 @asynccontextmanager
-async def filled(folder: Path | None = None) -> AsyncGenerator[tuple[StoreProcess, Worker]]:
+async def filled(
+    folder: Path | None = None, ram_bytes: int = 64 << 20
+) -> AsyncGenerator[tuple[StoreProcess, Worker]]:
     """A store with one prompt of BLOCKS objects."""
-    chosen = settings(folder="" if folder is None else str(folder))
+    chosen = settings(folder="" if folder is None else str(folder), ram_bytes=ram_bytes)
     async with local_store(chosen) as (process, target), worker(target) as one:
         for block in range(BLOCKS):
             await one.put(ids((block + 1) * 256), first_block=block)
-        if folder is not None:
-            await one.client.flush()
+            if folder is not None:
+                await one.client.flush()
         yield process, one
         check_nothing_is_held(process.store)
 
@@ -42,6 +58,7 @@ async def filled(folder: Path | None = None) -> AsyncGenerator[tuple[StoreProces
 def check_nothing_is_held(store: Store) -> None:
     assert not store.leases.reads
     assert not store.leases.writes
+    assert not any(entry.kept or entry.holds for entry in store.tiers.catalogue.entries.values())
     store.check()
 
 
@@ -108,6 +125,40 @@ async def test_an_export_whose_caller_leaves_leaves_nothing_behind(tmp_path: Pat
         await one.idle()
         await until(lambda: not process.store.leases.reads and not list(folder.glob(".*")))
         assert [each.name for each in folder.iterdir()] in ([], ["all.tar"])
+
+
+async def test_what_waits_to_be_exported_leaves_ram_for_others_but_not_the_disk(
+    tmp_path: Path,
+) -> None:
+    async with filled(tmp_path / "disk", ram_bytes=(BLOCKS + 1) * OBJECT) as (process, one):
+        store, tiers = process.store, process.store.tiers
+        everything = list(tiers.catalogue.entries)
+        async with aclosing(pack(store, everything, tmp_path / "all.tar", Files())) as steps:
+            await anext(steps)
+            (answer,) = await one.put(ids((BLOCKS - 1) * 256, seed=9))
+            assert isinstance(answer, Published)
+            (other,) = admin.known(store, [answer.object_id])
+            await one.client.flush()
+            assert (
+                tiers.order.disk_victim(lambda one: one is not other and tiers.is_free(one)) is None
+            )
+            assert [at.objects async for at in steps] == [*range(2, BLOCKS + 1)]
+        assert (
+            tiers.order.disk_victim(lambda one: one is not other and tiers.is_free(one)) is not None
+        )
+
+
+async def test_what_waits_to_be_exported_and_is_in_ram_alone_stays(tmp_path: Path) -> None:
+    async with filled(ram_bytes=(BLOCKS + 1) * OBJECT) as (process, one):
+        entries = list(process.store.tiers.catalogue.entries.values())
+        everything = [entry.id for entry in entries]
+        path = tmp_path / "all.tar"
+        async with aclosing(pack(process.store, everything, path, Files())) as steps:
+            await anext(steps)
+            assert await one.put(ids((BLOCKS - 1) * 256, seed=9)) == [Refusal("RAM_FULL", 1.0)]
+            assert admin.evict(process.store, entries, 0.0).held == BLOCKS - 1
+            assert [at.objects async for at in steps] == [*range(2, BLOCKS + 1)]
+        assert admin.evict(process.store, entries, 0.0).evicted == BLOCKS
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
