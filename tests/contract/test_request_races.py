@@ -1,16 +1,19 @@
 """Things that happen to a request at the same moment: it still ends once, with each token once."""
 
 import asyncio
+import random
 from collections import deque
 from contextlib import aclosing
 from typing import Any
 
+import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from bramley.common.ids import ModelName
 from bramley.common.status import RemoteError
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2, worker_pb2
+from bramley.router.booking import Ledger
 from bramley.router.fleet import WorkerView
 from bramley.router.gate import Gate
 from support.routing import (
@@ -233,3 +236,55 @@ async def test_a_suspect_waits_for_its_turn_no_longer_than_it_may() -> None:
         for task in running:
             task.cancel()
         await asyncio.wait(running)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_in_any_mixture_each_answer_is_whole_and_nothing_is_left(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311
+    script = Script(max_rows=2, tokens=6, prefill_s=0.02, interval_s=0.002)
+    answered = 0
+    async with routed(script, replicas={"fake": 2}) as bench:
+        await bench.all_ready(2)
+
+        async def one(number: int) -> None:
+            nonlocal answered
+            await asyncio.sleep(rng.random())
+            name = str(number % 40)  # some ask the same as others
+            call = bench.stub.Generate(
+                ask(
+                    text=name,
+                    priority=rng.choice([BULK, BULK, INTERACTIVE, 0]),
+                    request_id=f"q{number}",
+                ),
+                timeout=rng.choice([None, 0.05, 20.0]),
+            )
+            end = rng.choice(["abort", "cancel", "", "", ""])
+            if end:
+                asyncio.get_running_loop().call_later(rng.random() * 0.1, call.cancel)
+            if end == "abort":
+                await bench.stub.Abort(router_pb2.AbortRequest(request_ids=[f"q{number}"]))
+            try:
+                responses = await collect(call)
+            except (grpc.aio.AioRpcError, asyncio.CancelledError):
+                return
+            if responses[-1].finished.reason == types_pb2.FINISH_REASON_LENGTH:
+                assert kinds_of(responses) == ["accepted", "started", "delta", "finished"]
+                assert text_of(responses) == "0 1 2 3 4 5 "
+                numbers = [each.delta.seq_no for each in responses if each.HasField("delta")]
+                assert numbers == list(range(len(numbers)))
+                answered += 1
+
+        async def kill() -> None:
+            for name in ("fake", "fake@2", "fake"):
+                await asyncio.sleep(0.3)
+                await bench.node.kill(name)
+                await bench.node.start(name)
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(kill(), *map(one, range(150)))
+            gate = gate_of(bench)
+            await until(lambda: (gate.running_count, gate.waiting_count) == (0, 0))
+            assert gate.replicas.booked() == Ledger()
+            assert len(bench.router.server.registry) == 0
+            assert answered > 30
+            assert text_of(await collect(bench.stub.Generate(ask()))) == "0 1 2 3 4 5 "
