@@ -1,7 +1,7 @@
 """What an administrator asks of a store: why a prompt hits or not, pins, eviction, proof."""
 
 import asyncio
-import heapq
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -19,6 +19,7 @@ from bramley.cachestore.wire import tier_bytes
 from bramley.common.errors import InvalidRequest, Overloaded
 
 PIN_S_MAX = 86_400.0
+_AT_ONCE = 64  # objects looked at between two turns of the event loop
 PIN_SHARE = 0.25  # of the RAM tier: what is pinned may all be there
 
 
@@ -166,18 +167,50 @@ def unpin(entries: Sequence[Entry]) -> int:
     return len(entries)
 
 
-def unique_characters(ids: Sequence[str], at: int) -> int:
+async def give_way(number: int) -> None:
+    """Let others have a turn of the event loop; to be called with the number of each step."""
+    if number % _AT_ONCE == _AT_ONCE - 1:
+        await asyncio.sleep(0)
+
+
+async def listed(
+    store: Store, *, root: bytes, session_key: str, after: str, begins: str, limit: int
+) -> list[Entry]:
+    """Find objects in the order of their ids; what is empty leaves none out.
+
+    Args:
+        store: whose they are.
+        root: of their namespace.
+        session_key: that they were stored under.
+        after: an id; those up to it are left out.
+        begins: what their ids begin with.
+        limit: of how many.
+
+    Returns:
+        The first ones.
+    """
+    found: list[Entry] = []
+    for number, entry in enumerate(store.tiers.catalogue.in_order(after, begins)):
+        if root in {b"", entry.object.root} and session_key in {"", entry.object.session_key}:
+            found.append(entry)
+        if len(found) == limit:
+            break
+        await give_way(number)
+    return found
+
+
+def unique_characters(ids: Sequence[str], own: str) -> int:
     """How many leading characters tell an id from all others.
 
     Args:
         ids: all, sorted.
-        at: which of them.
+        own: one of them, or one that is there no more.
 
     Returns:
         All of its characters at most.
     """
-    own = ids[at]
-    beside = [ids[near] for near in (at - 1, at + 1) if 0 <= near < len(ids)]
+    at = bisect_left(ids, own)
+    beside = [one for one in ids[max(at - 1, 0) : at + 2] if one != own]
     count = 1
     while count < len(own) and any(other.startswith(own[:count]) for other in beside):
         count += 1
@@ -190,7 +223,7 @@ def known(store: Store, object_ids: Iterable[str]) -> list[Entry]:
     return [entries[object_id] for object_id in object_ids if object_id in entries]
 
 
-def evict(store: Store, entries: Sequence[Entry], now_s: float) -> Evicted:
+async def evict(store: Store, entries: Sequence[Entry], now_s: float) -> Evicted:
     """Remove objects that nobody holds, no pin keeps, and nothing but each other follows from.
 
     Returns:
@@ -198,7 +231,11 @@ def evict(store: Store, entries: Sequence[Entry], now_s: float) -> Evicted:
     """
     done: Counter[str] = Counter()
     deepest_first = sorted(entries, key=lambda entry: entry.end_token, reverse=True)
-    for entry in sorted(deepest_first, key=lambda entry: entry.object.kind == "extent"):
+    in_order = sorted(deepest_first, key=lambda entry: entry.object.kind == "extent")
+    for number, entry in enumerate(in_order):
+        await give_way(number)
+        if entry.id not in store.tiers.catalogue.entries:
+            continue  # it went meanwhile
         if store.tiers.is_needed(entry):
             done["held"] += 1
         elif entry.pinned_until_s > now_s:
@@ -241,12 +278,15 @@ async def scrub(store: Store, after: str, limit: int, *, files_only: bool) -> Sc
         What was found.
     """
     catalogue = store.tiers.catalogue
-    everything = catalogue.disk if files_only else catalogue.entries
-    count = limit or len(everything)
-    ids = heapq.nsmallest(count + 1, (one for one in everything if one > after))
-    chosen = ids[:count]
-    done = Scrubbed(total=len(everything), last=chosen[-1] if len(chosen) < len(ids) else "")
-    for entry in known(store, chosen):
+    done = Scrubbed(total=len(catalogue.disk if files_only else catalogue.entries))
+    for number, entry in enumerate(catalogue.in_order(after)):
+        if files_only and not entry.on_disk:
+            await give_way(number)
+            continue
+        if limit and done.objects == limit:
+            done.last = after
+            break
+        after = entry.id
         with leased(store, entry):
             proving = store.tiers.prove_file(entry) if files_only else _is_whole(store, entry)
             if not await proving:

@@ -3,7 +3,7 @@
 Nothing here decides; matching.py reads it, eviction.py chooses from it, tiers.py changes it.
 """
 
-from bisect import bisect, bisect_left
+from bisect import bisect, bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
@@ -99,6 +99,7 @@ class Catalogue:
 
     Attributes:
         entries: by id.
+        ids: of all, sorted.
         ram: those with bytes in RAM.
         disk: those on disk.
         ram_bytes: payload in RAM.
@@ -109,6 +110,7 @@ class Catalogue:
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
+        self.ids: list[str] = []
         self.ram: dict[str, Entry] = {}
         self.disk: dict[str, Entry] = {}
         self.ram_bytes = 0
@@ -128,6 +130,16 @@ class Catalogue:
 
     def add(self, entry: Entry) -> None:
         """Make an entry findable; neither in RAM nor on disk, as far as is known here."""
+        insort(self.ids, entry.id)
+        self._add(entry)
+
+    def add_all(self, entries: Iterable[Entry]) -> None:
+        """Do so with many; parents come before their children."""
+        for entry in entries:
+            self._add(entry)
+        self.ids = sorted(self.entries)  # each at its place would take far longer
+
+    def _add(self, entry: Entry) -> None:
         stored = entry.object
         self.entries[entry.id] = entry
         self._groups.add(stored.group)
@@ -183,6 +195,7 @@ class Catalogue:
         self.left_ram(entry)
         self.left_disk(entry)
         del self.entries[entry.id]
+        del self.ids[bisect_left(self.ids, entry.id)]
         self.orphans -= entry.is_orphan
         _drop(self._namespaces, stored.root, entry.id)
         _drop(self._children, stored.parent, entry.id)
@@ -314,6 +327,22 @@ class Catalogue:
             self.watch(entry)
 
     # Finding
+
+    def in_order(self, after: str = "", begins: str = "") -> Iterator[Entry]:
+        """The entries by their ids, also while others come and go.
+
+        Args:
+            after: an id; those up to it are left out.
+            begins: what their ids begin with.
+
+        Yields:
+            Each that is there when it is its turn.
+        """
+        at = max(bisect(self.ids, after), bisect_left(self.ids, begins))
+        while at < len(self.ids) and self.ids[at].startswith(begins):
+            after = self.ids[at]
+            yield self.entries[after]
+            at = bisect(self.ids, after)
 
     def block(self, group: str, chain: bytes) -> Place | None:
         """Find a whole block by its hash, where a prompt reaches it and in RAM, if possible."""

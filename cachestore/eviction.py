@@ -82,8 +82,7 @@ class Order:
             objects: of it, parents before their children.
             used: when each was last used.
         """
-        for stored in objects:
-            self._catalogue.add(Entry(stored, fate="spilled"))
+        self._catalogue.add_all(Entry(stored, fate="spilled") for stored in objects)
         for object_id in sorted(used, key=lambda each: used[each]):
             entry = self._catalogue.entries[object_id]
             self.used(entry, 0.0)

@@ -47,7 +47,6 @@ from bramley.common.logs import facts
 
 log = logging.getLogger(__name__)
 
-_YIELD_EVERY = 64  # objects looked at between two turns of the event loop
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -154,8 +153,7 @@ class _Choice:
         wanted = admin.known(self._store, object_ids)
         self.left_out = len(object_ids) - len(wanted)
         for number, entry in enumerate(sorted(wanted, key=lambda one: -one.end_token)):
-            if number % _YIELD_EVERY == _YIELD_EVERY - 1:
-                await asyncio.sleep(0)
+            await admin.give_way(number)
             if entry.id not in self._kept:  # or it is a part of what is chosen already
                 self._take(entry)
         if not self.entries:

@@ -7,6 +7,7 @@ after a restart where it was. A damaged object is quarantined, and a miss at onc
 import asyncio
 import logging
 import time
+from bisect import bisect
 from time import monotonic
 
 from bramley.cachestore.catalogue import Entry
@@ -52,10 +53,11 @@ class Scrubber:
 
     async def _round(self) -> None:
         """Prove the rest of a round."""
-        ids = await asyncio.to_thread(sorted, list(self._tiers.catalogue.disk))
-        for object_id in ids:
-            entry = self._tiers.catalogue.entries.get(object_id)
-            if object_id > self._after and entry is not None:
+        catalogue = self._tiers.catalogue
+        ids = [object_id for object_id in catalogue.ids if object_id in catalogue.disk]
+        for object_id in ids[bisect(ids, self._after) :]:
+            entry = catalogue.entries.get(object_id)
+            if entry is not None:
                 await self._prove(entry)
                 self._after = object_id
                 if monotonic() - self._noted_s >= NOTE_S:

@@ -1,7 +1,6 @@
 """CacheStoreService: messages in, steps of the store, answers out. Nothing is decided here."""
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from time import monotonic, time
@@ -315,28 +314,19 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
 
     async def List(self, request: pb.ListRequest, context: Context) -> pb.ListResponse:
         """Describe objects, by id."""
-        entries = self._entries(request.root)
-        session, begins = request.session_key, request.object_id_prefix
-        after = sorted(
-            one.id
-            for one in entries
-            if one.id > request.after_object_id
-            and one.id.startswith(begins)
-            and session in {"", one.object.session_key}
+        found = await admin.listed(
+            self._store,
+            root=request.root,
+            session_key=request.session_key,
+            after=request.after_object_id,
+            begins=request.object_id_prefix,
+            limit=min(request.limit or LIST_MAX, LIST_MAX),
         )
-        shown = after[: min(request.limit or LIST_MAX, LIST_MAX)]
-        return pb.ListResponse(objects=self._described(shown))
-
-    def _described(self, ids: Sequence[str]) -> list[pb.StoredObject]:
-        everything = sorted(self._store.tiers.catalogue.entries)
-        now_s = monotonic()
-        described: list[pb.StoredObject] = []
-        for entry in admin.known(self._store, ids):
-            one = wire.stored_object(entry, now_s)
-            at = bisect_left(everything, entry.id)
-            one.unique_characters = admin.unique_characters(everything, at)
-            described.append(one)
-        return described
+        ids, now_s = self._store.tiers.catalogue.ids, monotonic()
+        answer = pb.ListResponse(objects=[wire.stored_object(entry, now_s) for entry in found])
+        for one in answer.objects:
+            one.unique_characters = admin.unique_characters(ids, one.object_id)
+        return answer
 
     async def ListNamespaces(
         self, request: pb.ListNamespacesRequest, context: Context
@@ -355,10 +345,6 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
                 for one in found
             ]
         )
-
-    def _entries(self, root: bytes) -> list[Any]:
-        entries = self._store.tiers.catalogue.entries.values()
-        return [entry for entry in entries if root in {b"", entry.object.root}]
 
     async def Explain(self, request: pb.ExplainRequest, context: Context) -> pb.ExplainResponse:
         """Say why."""
@@ -389,10 +375,9 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
 
     async def Evict(self, request: pb.EvictRequest, context: Context) -> pb.EvictResponse:
         """Remove objects, or all of a namespace."""
-        entries = admin.known(self._store, request.object_ids)
-        if request.root:
-            entries = self._entries(request.root)
-        done = admin.evict(self._store, entries, monotonic())
+        of_namespace = self._store.tiers.catalogue.of_namespace
+        ids = of_namespace(request.root) if request.root else request.object_ids
+        done = await admin.evict(self._store, admin.known(self._store, ids), monotonic())
         return pb.EvictResponse(
             evicted=done.evicted,
             bytes=done.size,

@@ -379,6 +379,7 @@ class Tiers:
             AssertionError: something was lost or counted twice.
         """
         self.memory.arena.check()
+        assert self.catalogue.ids == sorted(self.catalogue.entries), "a list has what is not there"
         ended = sum(
             self.counts[fate] for fate in ("spilled", "superseded", "evicted_clean", "failed")
         )

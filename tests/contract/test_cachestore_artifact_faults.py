@@ -156,9 +156,9 @@ async def test_what_waits_to_be_exported_and_is_in_ram_alone_stays(tmp_path: Pat
         async with aclosing(pack(process.store, everything, path, Files())) as steps:
             await anext(steps)
             assert await one.put(ids((BLOCKS - 1) * 256, seed=9)) == [Refusal("RAM_FULL", 1.0)]
-            assert admin.evict(process.store, entries, 0.0).held == BLOCKS - 1
+            assert (await admin.evict(process.store, entries, 0.0)).held == BLOCKS - 1
             assert [at.objects async for at in steps] == [*range(2, BLOCKS + 1)]
-        assert admin.evict(process.store, entries, 0.0).evicted == BLOCKS
+        assert (await admin.evict(process.store, entries, 0.0)).evicted == BLOCKS
 
 
 @pytest.mark.parametrize("on_disk", [False, True])

@@ -292,7 +292,7 @@ class Machine(RuleBasedStateMachine):
     def evict(self, number: int) -> None:
         entries = list(self._store.tiers.catalogue.entries.values())
         if entries and number % 3 == 0:
-            self._call(admin.evict, self._store, [entries[number % len(entries)]], 0.0)
+            self._run(admin.evict(self._store, [entries[number % len(entries)]], 0.0))
 
     @rule(number=NUMBERS, pinned=st.booleans())
     def pin(self, number: int, pinned: bool) -> None:

@@ -32,8 +32,11 @@ def place() -> Iterator[Path]:
         yield Path(name)
 
 
-async def core(place: Path, *, ram_bytes: int = 1 << 20) -> tuple[CoreProcess, Store, bytes]:
-    process = CoreProcess(place, SimulatedDisk(place), 1, ram_bytes=ram_bytes, disk_bytes=1 << 22)
+async def core(
+    place: Path, *, ram_bytes: int = 1 << 20, disk_bytes: int = 1 << 22
+) -> tuple[CoreProcess, Store, bytes]:
+    files = SimulatedDisk(place)
+    process = CoreProcess(place, files, 1, ram_bytes=ram_bytes, disk_bytes=disk_bytes)
     store = await process.start()
     return process, store, store.open_namespace(identity(), [KV], 0.0)
 
@@ -76,7 +79,7 @@ async def test_a_seal_beside_the_eviction_of_its_parent_is_whole_or_refused(plac
 
         async def evict() -> None:
             await yields(chance.randrange(4))
-            admin.evict(store, [*store.tiers.catalogue.entries.values()], 0.0)
+            await admin.evict(store, [*store.tiers.catalogue.entries.values()], 0.0)
 
         answer, _ = await asyncio.gather(put(store, root, ids(1024, seed), 2), evict())
         answers.add(answer)
@@ -100,7 +103,7 @@ async def test_a_read_beside_an_eviction_is_right_or_a_miss(place: Path) -> None
 
         async def evict() -> None:
             await yields(chance.randrange(6))
-            admin.evict(store, [*store.tiers.catalogue.entries.values()], 0.0)
+            await admin.evict(store, [*store.tiers.catalogue.entries.values()], 0.0)
 
         steps = [read(store, root, ids(1025, number % 5)), evict(), read(store, root, tokens)]
         chance.shuffle(steps)
@@ -200,10 +203,35 @@ async def test_of_two_files_of_the_same_the_other_is_found_when_one_goes(
     both = list(store.tiers.catalogue.entries.values())
     assert len(both) == 2
     goes = both[0 if first_goes else 1]
-    assert admin.evict(store, [goes], 0.0).evicted == 1
+    assert (await admin.evict(store, [goes], 0.0)).evicted == 1
     (other,) = store.tiers.catalogue.entries.values()
     assert matched() is other
-    assert admin.evict(store, [other], 0.0).evicted == 1
+    assert (await admin.evict(store, [other], 0.0)).evicted == 1
     assert not store.match(Query(root, b"", ids(101))).boundaries
     store.check()
+    await process.stop()
+
+
+async def test_others_have_their_turn_while_much_is_listed_or_evicted(place: Path) -> None:
+    process, store, root = await core(place, ram_bytes=8 << 20, disk_bytes=1 << 24)
+    for seed in range(100):
+        await put(store, root, ids(256, seed))
+    await process.flush(b"")
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(others())
+    listing = admin.listed(store, root=root, session_key="s", after="", begins="", limit=1)
+    assert not await listing
+    assert turns
+    turns = 0
+    entries = [*store.tiers.catalogue.entries.values()]
+    assert (await admin.evict(store, entries, 0.0)).evicted == 100
+    assert turns
+    running.cancel()
     await process.stop()

@@ -98,7 +98,7 @@ async def test_report_9_without_its_state_a_prompt_is_matched_where_all_groups_a
         for tokens, left in ((1024, 512), (512, 0)):
             ends = [e for e in store.tiers.catalogue.entries.values() if e.end_token == tokens]
             states = [e for e in ends if e.object.kind == "state"]
-            assert admin.evict(store, states, time.monotonic()).evicted == 1
+            assert (await admin.evict(store, states, time.monotonic())).evicted == 1
             assert await one.read(ids(1025)) == left
             await one.idle()
         store.check()

@@ -97,7 +97,7 @@ async def work(files: SimulatedDisk) -> None:
     drop_copies(store)
     for tokens, seed, _ in PROMPTS:
         await read(store, root, ids(tokens + 1, seed))
-    admin.evict(store, [*store.tiers.catalogue.entries.values()][-1:], 0.0)
+    await admin.evict(store, [*store.tiers.catalogue.entries.values()][-1:], 0.0)
     for entry in [*store.tiers.catalogue.disk.values()][-1:]:
         store.tiers.quarantine(entry)
     await put(store, root, ids(256, 2))

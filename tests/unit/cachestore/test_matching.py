@@ -143,6 +143,24 @@ def test_what_was_removed_is_not_found_and_its_double_is() -> None:
     assert not stored.entries
 
 
+def test_entries_are_told_by_their_ids_while_others_come_and_go() -> None:
+    made = [entry(ids(256, seed=seed), id=name) for seed, name in enumerate(["b1", "d1", "b2"])]
+    stored = catalogue(*made)
+    told = [one.id for one in stored.in_order()]
+    assert told == ["b1", "b2", "d1"]
+    assert [one.id for one in stored.in_order("b1")] == ["b2", "d1"]
+    assert [one.id for one in stored.in_order("b1", begins="b")] == ["b2"]
+    assert [one.id for one in stored.in_order(begins="b1")] == ["b1"]
+    steps = stored.in_order()
+    assert next(steps).id == "b1"
+    stored.remove(made[0])
+    stored.remove(made[2])
+    stored.add(entry(ids(256, seed=9), id="c1"))
+    stored.add(entry(ids(256, seed=10), id="a1"))
+    stored.add(entry(ids(256, seed=11), id="a2"))
+    assert [one.id for one in steps] == ["c1", "d1"]
+
+
 def test_an_extent_is_a_leaf_once_nothing_follows_it() -> None:
     trunk, branch, state = entry(ids(512)), entry(ids(768), 2), entry(ids(256), 1, kind="state")
     stored = catalogue(trunk, branch, state)
