@@ -100,6 +100,8 @@ class Folder:
         try:
             if make:
                 self._make_whole_path()
+                self._refuse_others_folder()
+                self.files.restrict(self.path)
             self._lock(os.O_RDWR | (os.O_CREAT if make else 0))
             self.store_id = self._read_store()
             for path in (self.namespaces, self.tmp, self.quarantine):
@@ -115,7 +117,16 @@ class Folder:
         for path in reversed((self.path, *self.path.parents)):
             if not path.is_dir():
                 self.ensure(path)
-        self.files.restrict(self.path)
+
+    def _refuse_others_folder(self) -> None:
+        """Leave alone what is no store: its mode, and what would pass for leftovers of ours."""
+        names = self.files.list(self.path)
+        if self.store.name in names or self.namespaces.name in names:
+            return
+        for name in names:  # the root of a volume has some of its own
+            if name != "lost+found" and not name.startswith("."):
+                why = f"it is no store, and holds {name!r}: name a folder that is empty or new"
+                raise DiskUnavailable(self.path, why, errno.ENOTEMPTY)
 
     def _lock(self, flags: int) -> None:
         self._fd = self.files.open(self.store, flags)

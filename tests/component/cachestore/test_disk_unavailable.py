@@ -38,9 +38,33 @@ def test_b031_a_file_in_its_place_is_an_error(disks: Disks, tmp_path: Path, path
 def test_b031_a_file_in_a_folders_place_is_an_error(
     disks: Disks, tmp_path: Path, name: str
 ) -> None:
+    (tmp_path / "STORE").touch()
     (tmp_path / name).touch()
     with pytest.raises(DiskUnavailable, match="it is no folder"):
         disks.open(tmp_path)
+
+
+def test_a_folder_of_others_is_left_as_it_is(disks: Disks, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "thesis.txt").touch()
+    with pytest.raises(DiskUnavailable, match="it is no store, and holds 'tmp'"):
+        disks.open(tmp_path)
+    assert {path.name for path in tmp_path.rglob("*")} == {"tmp", "thesis.txt"}
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def test_the_root_of_an_empty_volume_is_used(disks: Disks, tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".Trashes").mkdir()
+    fill(disks.open(tmp_path), 1)
+
+
+def test_a_store_that_lost_its_mark_is_used(disks: Disks, tmp_path: Path) -> None:
+    (stored,) = fill(disks.open(tmp_path), 1)
+    disks.close()
+    (tmp_path / "STORE").unlink()
+    assert read(disks.open(tmp_path), stored)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
