@@ -1,10 +1,9 @@
 """CacheStoreService: messages in, steps of the store, answers out. Nothing is decided here."""
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from time import monotonic, time
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
@@ -18,6 +17,7 @@ from bramley.cachestore.pack import absolute, pack
 from bramley.cachestore.passing import Connection, DataSocket
 from bramley.cachestore.recall import recall
 from bramley.cachestore.segments import Segment
+from bramley.cachestore.steps import steps, whole
 from bramley.cachestore.store import Existing, Refused, Seal, Store
 from bramley.cachestore.unpack import unpack
 from bramley.common.errors import (
@@ -37,7 +37,6 @@ LIST_MAX = 1000
 PIN_S = 1800.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
-T = TypeVar("T")
 
 
 class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
@@ -107,7 +106,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
         entries = admin.known(self._store, request.object_ids)
         tiers = {entry.id: pb.TIER_SSD if entry.run is None else pb.TIER_RAM for entry in entries}
         acquiring = self._store.acquire(request.connection_id, request.root, request.object_ids)
-        lease = await _whole(acquiring, lambda lease: self._store.release(lease.id))
+        lease = await whole(acquiring, lambda lease: self._store.release(lease.id))
         found = admin.known(self._store, lease.objects)
         if len(found) != len(lease.objects) or request.connection_id not in self._data.connections:
             self._store.release(lease.id)
@@ -144,7 +143,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
         self._connection(request.connection_id)
         reserving = self._store.reserve(request.connection_id, wire.wish(request))
         try:
-            lease = await _whole(reserving, self._abort)
+            lease = await whole(reserving, self._abort)
         except Refused as refusal:
             after_s = refusal.retry_after_s
             return pb.ReserveResponse(
@@ -206,7 +205,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
             prompt_boundary=request.prompt_boundary,
         )
         sealing = self._store.seal(request.lease_id, request.generation, seal)
-        entry = await _whole(sealing, lambda _: None)
+        entry = await whole(sealing, lambda _: None)
         return pb.SealResponse(object_id=entry.id, promise=wire.promise(entry))
 
     def _source(self, connection: Connection, source: pb.Segment, size: int) -> tuple[Segment, int]:
@@ -397,7 +396,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
         scrubbing = admin.scrub(
             self._store, request.after_object_id, request.limit, files_only=request.files_only
         )
-        done = await _whole(scrubbing, lambda _: None)
+        done = await whole(scrubbing, lambda _: None)
         return pb.ScrubResponse(
             objects=done.objects,
             bytes=done.size,
@@ -408,15 +407,15 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
         )
 
     async def _proved(self, entries: Sequence[Any]) -> Sequence[str]:
-        return await _whole(admin.verify(self._store, entries), lambda _: None)
+        return await whole(admin.verify(self._store, entries), lambda _: None)
 
     async def Export(
         self, request: pb.ExportRequest, context: Context
     ) -> AsyncIterator[pb.ExportResponse]:
         """Write prefixes to a file."""
         job = pack(self._store, request.object_ids, absolute(request.path), Files())
-        async with aclosing(_steps(job)) as steps:
-            async for at in steps:
+        async with aclosing(steps(job)) as told:
+            async for at in told:
                 yield pb.ExportResponse(
                     objects=at.objects,
                     bytes=at.size,
@@ -430,8 +429,8 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
     ) -> AsyncIterator[pb.ImportResponse]:
         """Take the prefixes of a file in."""
         job = unpack(self._store, absolute(request.path), Files())
-        async with aclosing(_steps(job)) as steps:
-            async for at in steps:
+        async with aclosing(steps(job)) as told:
+            async for at in told:
                 yield pb.ImportResponse(
                     bytes_proved=at.size_proved,
                     bytes_total=at.size_total,
@@ -440,36 +439,3 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
                     skipped=at.skipped,
                     held=at.held,
                 )
-
-
-async def _steps(job: AsyncGenerator[T]) -> AsyncGenerator[T]:
-    """Go through a job; one whose caller goes away is ended between two of its steps.
-
-    Yields:
-        What the job does.
-    """
-    async with aclosing(job):
-        while True:
-            step = asyncio.ensure_future(anext(job, None))
-            try:
-                at = await asyncio.shield(step)
-            finally:
-                await asyncio.wait([step])
-            if at is None:
-                return
-            yield at
-
-
-async def _whole(step: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> T:
-    """Run a step to its end even if its caller goes away midway; then undo what it gained."""
-    task = asyncio.create_task(step)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-
-        def ended(done: "asyncio.Task[T]") -> None:
-            if not done.cancelled() and done.exception() is None:
-                undo(done.result())
-
-        task.add_done_callback(ended)
-        raise
