@@ -39,9 +39,14 @@ class Options(TypedDict, total=False):
         logprobs: ask for the log-probability of each token, and of so many alternatives.
         prompt_logprobs: and for those of the prompt.
         priority: "bulk", "default", "interactive" or "system".
+        fairness_key: names the client: of one class, clients take turns, and each has its limits.
+        max_queue_s: longest wait for a place on a worker.
+        labels: for logs and tools; they change nothing.
         request_id: the caller's name for it, unique among those in flight.
         session_key: names the conversation; what is cached of it is kept longest.
         salt: requests with different ones share nothing that is cached.
+        skip_lookup: compute the whole prompt, whatever is cached of it.
+        skip_store: keep nothing of prompt and answer in the cache.
         progress: ask for Progress events during a long prefill.
         max_delay_s: how long tokens may be held back to share a Delta.
     """
@@ -71,9 +76,14 @@ class Options(TypedDict, total=False):
     logprobs: int | None
     prompt_logprobs: bool
     priority: Priority
+    fairness_key: str
+    max_queue_s: float | None
+    labels: Mapping[str, str]
     request_id: str
     session_key: str
     salt: str
+    skip_lookup: bool
+    skip_store: bool
     progress: bool
     max_delay_s: float
 
@@ -91,6 +101,8 @@ _SAMPLING = (
     "frequency_penalty",
     "penalty_window",
 )
+_NAMES = ("request_id", "session_key", "fairness_key")
+_CACHE = ("salt", "skip_lookup", "skip_store")
 _STOP = ("max_tokens", "min_tokens", "ignore_eos", "include_stop")
 
 
@@ -109,13 +121,18 @@ def generate_request(
     request = generation_pb2.GenerateRequest()
     with _field("model"):
         request.model = model
-    with _field("request_id"):
-        request.request_id = options.get("request_id", "")
-    with _field("session_key"):
-        request.session_key = options.get("session_key", "")
-    if salt := options.get("salt"):
-        with _field("cache.salt"):
-            request.cache.salt = salt
+    for name in _NAMES:
+        with _field(name):
+            setattr(request, name, options.get(name, ""))
+    with _field("labels"):
+        request.labels.update(options.get("labels", {}))
+    for name in _CACHE:
+        if value := options.get(name):
+            with _field(f"cache.{name}"):
+                setattr(request.cache, name, value)
+    if (wait_s := options.get("max_queue_s")) is not None:
+        with _field("max_queue_time"):
+            request.max_queue_time.CopyFrom(to_duration(wait_s))
     if (count := options.get("n")) is not None:
         with _field("n"):
             request.n = count

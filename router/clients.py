@@ -13,11 +13,12 @@ _KEPT = 4096
 
 
 class ClientLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one client may ask.
+    """What one client may ask; those that name no fairness key are one client together.
 
     Attributes:
         requests_per_minute: on average, with so many at once after a quiet minute; 0 for any.
-        requests_max: in flight, waiting ones included; 0 for any.
+        requests_max: in flight, waiting ones included; 0 for any. Requests without a key are one
+            client's together.
     """
 
     requests_per_minute: Count = 0

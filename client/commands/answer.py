@@ -10,7 +10,7 @@ import typer
 from bramley.client.cluster import Model
 from bramley.client.commands.screen import progress_bar
 from bramley.client.events import Completion, Delta, Event, Gathering, Progress
-from bramley.common.errors import QueueTimeout
+from bramley.common.errors import InvalidRequest, QueueTimeout
 
 if TYPE_CHECKING:
     from bramley.client.sync import Client
@@ -19,6 +19,24 @@ SERVING = ("ready", "degraded")
 ENDED = ("failed", "stopped")
 _POLL_S = 0.1
 _LONG_PROMPT_TOKENS = 1000  # shorter ones are computed before a bar is read
+
+
+def read_prompt(argument: str) -> str:
+    """Take a prompt from the command line, or from stdin for ``-``.
+
+    Returns:
+        The prompt.
+
+    Raises:
+        InvalidRequest: it is empty, or no text.
+    """
+    try:
+        text = sys.stdin.buffer.read().decode() if argument == "-" else argument
+    except UnicodeDecodeError as error:
+        raise InvalidRequest("PROMPT", f"stdin is not UTF-8: {error}") from error
+    if not text:
+        raise InvalidRequest("PROMPT", "is empty")
+    return text
 
 
 def wait_for(client: "Client", name: str, timeout_s: float | None = None) -> Model:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bramley.client.commands import cached
-from bramley.client.commands.answer import wait_for
+from bramley.client.commands.answer import read_prompt, wait_for
 from bramley.client.commands.connection import ANSWER_S, router, store
 from bramley.client.commands.screen import fail, print_json, progress_bar, size_text
 from bramley.client.node import NoCluster
@@ -68,7 +68,7 @@ def flush(
 def explain(
     context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL")],
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT")],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="-: read it from stdin.")],
     *,
     chat: Annotated[
         bool | None,
@@ -81,13 +81,14 @@ def explain(
     ] = None,
 ) -> None:
     """Say how much of a prompt is stored, and why not more."""
+    text = read_prompt(prompt)
     with router(context.obj) as client:
         if chat is None:
             chat = wait_for(client, model).has_chat_template is not False
         if chat:
-            told = client.explain_cache(model, messages=[{"role": "user", "content": prompt}])
+            told = client.explain_cache(model, messages=[{"role": "user", "content": text}])
         else:
-            told = client.explain_cache(model, prompt)
+            told = client.explain_cache(model, text)
     _say_why(told)
 
 

@@ -28,12 +28,15 @@ def chat(
     max_tokens: MaxTokens = MAX_TOKENS,
     temperature: Temperature = None,
     seed: Seed = None,
+    session: Annotated[
+        str, typer.Option(help="Name of the conversation, for the cache. [default: a random one]")
+    ] = "",
 ) -> None:
     """Talk with a model. /reset forgets the conversation, /exit or Ctrl-D ends it, /help lists."""
     history: list[Message] = []
     options: Options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     options["progress"] = sys.stderr.isatty()
-    options["session_key"] = _session_key()
+    options["session_key"] = session or _session_key()
     with router(context.obj) as client:
         wait_for(client, model)
         while (line := _read_line()) is not None:

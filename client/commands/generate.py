@@ -3,11 +3,11 @@
 import sys
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from bramley.client.commands.answer import stream_text, wait_for
+from bramley.client.commands.answer import read_prompt, stream_text, wait_for
 from bramley.client.commands.connection import router
 from bramley.client.commands.sampling import (
     MAX_TOKENS,
@@ -18,10 +18,9 @@ from bramley.client.commands.sampling import (
 )
 from bramley.client.commands.screen import print_json
 from bramley.client.events import Completion
-from bramley.common.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from bramley.client.requests import Options
+    from bramley.client.requests import Options, Priority
 
 
 def generate(  # noqa: PLR0913 -- an option each
@@ -46,16 +45,25 @@ def generate(  # noqa: PLR0913 -- an option each
             show_default=False,
         ),
     ] = None,
+    session: Annotated[
+        str, typer.Option(help="Conversation that it belongs to, for the cache.")
+    ] = "",
+    priority: Annotated[
+        str, typer.Option(help="bulk, default, interactive or system: who waits for whom.")
+    ] = "default",
+    fairness_key: Annotated[
+        str, typer.Option(help="Client that asks: clients of one class take turns.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds for the whole. [default: no limit]", min=0)
     ] = None,
 ) -> None:
     """Generate one answer."""
-    text = _read_stdin() if prompt == "-" else prompt
-    if not text:
-        raise InvalidRequest("PROMPT", "is empty")
+    text = read_prompt(prompt)
     options: Options = {"stop": stop or [], "progress": sys.stderr.isatty()}
+    options["session_key"], options["fairness_key"] = session, fairness_key
+    options["priority"] = cast("Priority", priority)  # refused by name where it is none
     options["max_tokens"] = max_tokens
     options["temperature"] = temperature
     options["top_p"] = top_p
@@ -76,13 +84,6 @@ def generate(  # noqa: PLR0913 -- an option each
             completion = stream_text(events, write=not as_json)
     if as_json:
         print_json(_as_json(completion))
-
-
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise InvalidRequest("PROMPT", f"stdin is not UTF-8: {error}") from error
 
 
 def _as_json(completion: Completion) -> dict[str, object]:

@@ -30,7 +30,9 @@ worker_command = {command}
 """
 
 
-async def test_a_request_that_hangs_two_workers_is_given_to_no_third_and_others_are_served(tmp_path: Path) -> None:
+async def test_a_request_that_hangs_two_workers_is_given_to_no_third_and_others_are_served(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path, settings) as served:
         expected = await served.completed("tiny", "once", max_tokens=8)
         first = await served.cluster.running("worker", "tiny")

@@ -31,6 +31,10 @@ from bramley.common.errors import InvalidRequest
         ({"request_id": "\ud800"}, "request_id"),
         ({"session_key": 3}, "session_key"),
         ({"salt": 3}, "cache.salt"),
+        ({"fairness_key": 3}, "fairness_key"),
+        ({"max_queue_s": float("nan")}, "max_queue_time"),
+        ({"labels": {"a": 1}}, "labels"),
+        ({"skip_store": "yes"}, "cache.skip_store"),
     ],
 )
 def test_unsendable_option_is_refused_by_name(options: Options, field: str) -> None:
@@ -78,3 +82,22 @@ def test_absent_options_are_absent_on_the_wire() -> None:
     request = generate_request("m", "hi", {"max_tokens": None, "temperature": None})
     assert not request.HasField("sampling")
     assert not request.stop.HasField("max_tokens")
+    assert not request.HasField("cache")
+    assert not request.HasField("max_queue_time")
+
+
+def test_who_asks_and_how_long_it_may_wait_is_on_the_wire() -> None:
+    request = generate_request(
+        "m",
+        "hi",
+        {
+            "fairness_key": "me",
+            "max_queue_s": 0.5,
+            "labels": {"team": "a"},
+            "skip_lookup": True,
+            "skip_store": True,
+        },
+    )
+    assert (request.fairness_key, dict(request.labels)) == ("me", {"team": "a"})
+    assert request.max_queue_time.ToTimedelta().total_seconds() == 0.5
+    assert (request.cache.skip_lookup, request.cache.skip_store) == (True, True)
