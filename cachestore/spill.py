@@ -76,6 +76,7 @@ class Spiller:
         self._namespaces = namespaces
         self._points = points
         self._failures: dict[str, int] = {}
+        self._has_ended = False
         self._is_used = False
         self._is_trimming = False
         self._work = asyncio.Event()
@@ -88,15 +89,22 @@ class Spiller:
 
     async def run(self) -> None:
         """Write until cancelled."""
-        while True:
-            self._work.clear()  # before looking: what comes while room is made is not overlooked
-            entry = next(iter(self._tiers.pending.values()), None)
-            wait_s = self.breaker.remaining_s(monotonic())
-            if entry is not None and not wait_s:
-                await self._spill(entry)
-                self._note_progress()
-            elif not await self._trim():
-                await self._pause(wait_s)
+        try:
+            while True:
+                await self._go_on()
+        finally:
+            self._has_ended = True
+            self._note_progress()
+
+    async def _go_on(self) -> None:
+        self._work.clear()  # before looking: what comes while room is made is not overlooked
+        entry = next(iter(self._tiers.pending.values()), None)
+        wait_s = self.breaker.remaining_s(monotonic())
+        if entry is not None and not wait_s:
+            await self._spill(entry)
+            self._note_progress()
+        elif not await self._trim():
+            await self._pause(wait_s)
 
     async def _pause(self, wait_s: float) -> None:
         self._note_progress()
@@ -107,8 +115,8 @@ class Spiller:
                 await self._work.wait()
 
     async def until_written(self, entries: Sequence[Entry]) -> None:
-        """Wait until none of them is pending, or the disk takes nothing."""
-        while any(entry.id in self._tiers.pending for entry in entries):
+        """Wait until none of them is pending, the disk takes nothing, or nobody writes any more."""
+        while not self._has_ended and any(entry.id in self._tiers.pending for entry in entries):
             is_open = self.breaker.remaining_s(monotonic()) > 0
             if self.breaker.has_tripped and (is_open or self._tiers.writes.is_stuck):
                 return

@@ -164,6 +164,25 @@ async def try_all(place: Path, faults: Callable[[int, str], Iterable[tuple[int, 
 CODES = [errno.ENOSPC, errno.EDQUOT, errno.EIO, SLOW]
 
 
+async def test_a_flush_does_not_wait_for_a_writer_that_died(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = CoreProcess(place, SimulatedDisk(place), 1)
+    store = await process.start()
+    assert store.spiller is not None
+
+    async def dies(entry: object) -> None:
+        raise RuntimeError(entry)
+
+    monkeypatch.setattr(store.spiller, "_write", dies)
+    await put(store, store.open_namespace(identity(), [KV], 0.0), ids(512))
+    for _ in range(2):  # one that waits when it dies, and one that comes later
+        async with asyncio.timeout(5.0):
+            told = await process.flush(b"")
+        assert (told.ok, told.pending) == (False, 1)
+    await process.stop()
+
+
 async def test_report_2_b026_an_error_at_any_call_tears_and_loses_nothing(place: Path) -> None:
     def in_turn(at: int, kind: str) -> list[tuple[int, bool]]:
         """One fault a call, and of those that only look each fourth."""
