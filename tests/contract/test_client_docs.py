@@ -24,7 +24,8 @@ PRINTED = {
     "Deadlines and retries": "Hello\n",
     "Sessions": "Hello\n",
     "Cache": (
-        "{'parked': 0, 'ram': 256, 'ssd': 0} of 300 tokens: block 1 is the first that differs\n"
+        "{'parked': 0, 'ram': 256, 'ssd': 0} of 300\n"
+        "block 1 is the first that differs\n"
         "all that is stored outlives a power cut\n"
     ),
 }
