@@ -225,6 +225,8 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
 
     async def Touch(self, request: pb.TouchRequest, context: Context) -> pb.TouchResponse:
         """Renew leases."""
+        if not request.connection_id:
+            raise InvalidRequest("connection_id", "is empty: the store's own leases have that one")
         leases = self._store.leases
         ended = leases.touch(request.connection_id, request.lease_ids, monotonic())
         return pb.TouchResponse(expired_lease_ids=ended)

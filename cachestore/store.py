@@ -229,6 +229,7 @@ class Store:
         Raises:
             Refused: there is none, or the object cannot be stored.
             InvalidRequest: it is no object of the namespace.
+            NotLoaded: the connection has ended, or nobody has opened the namespace.
         """
         self.tiers.asked_s = monotonic()
         namespace = self.namespace(wish.root)
@@ -245,9 +246,16 @@ class Store:
                 wish, "OVERSIZE", f"{size} bytes; {self._limits.oversize} are taken at most"
             )
         self._check_queue(wish, size)
-        run = await self.tiers.memory.take(size)
+        waiting = self.leases.read(connection, (), monotonic())  # it ends with the connection
+        try:
+            run = await self.tiers.memory.take(size)
+        finally:
+            is_connected = self.leases.release(waiting.id) is not None
         if run is None:
             raise self._full(wish)
+        if not is_connected:
+            self.tiers.memory.give(run)
+            raise NotLoaded("the connection has ended", reason="NOT_CONNECTED")
         self.counts["reserved"] += 1
         return self.leases.write(connection, wish, run, monotonic())
 

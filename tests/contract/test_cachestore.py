@@ -68,6 +68,15 @@ async def test_who_is_not_on_the_data_socket_gets_no_lease() -> None:
         assert (code, reason) == (grpc.StatusCode.FAILED_PRECONDITION, "NOT_CONNECTED")
 
 
+async def test_nobody_renews_what_the_store_itself_holds() -> None:
+    async with served() as (process, _, stub):
+        lease = process.store.leases.read("", ["x"], float("inf"))
+        code, _ = await refusal(stub.Touch(pb.TouchRequest(lease_ids=[lease.id])))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        assert lease.deadline_s == float("inf")
+        process.store.release(lease.id)
+
+
 async def test_a_namespace_is_opened_before_it_is_asked() -> None:
     async with served() as (_, _, stub):
         code, reason = await refusal(stub.Match(pb.MatchRequest(root=bytes(32))))

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from bramley.cachestore import admin, keys
+from bramley.cachestore.arena import Run
 from bramley.cachestore.catalogue import Entry
 from bramley.cachestore.disk import Disk
 from bramley.cachestore.exchange import Published
@@ -151,6 +152,28 @@ async def test_a_reader_keeps_its_map_when_the_file_and_the_store_go(tmp_path: P
     assert [bytes(part.payload) for part in lease.parts] == right
     assert all(lease.verify(part) for part in lease.parts)
     lease.release()
+
+
+async def test_who_goes_while_room_is_made_for_it_leaves_no_lease(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, store, root = await core(place)
+    take = store.tiers.memory.take
+
+    async def go_meanwhile(size: int) -> Run | None:
+        run = await take(size)
+        store.disconnected("one")
+        return run
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.tiers.memory, "take", go_meanwhile)
+        assert await put(store, root, ids(512)) == "NOT_CONNECTED"
+    assert not store.tiers.memory.arena.used_bytes
+    assert not store.counts["reserved"]
+    assert not store.leases.reads
+    assert await put(store, root, ids(512)) == "ok"
+    store.check()
+    await process.stop()
 
 
 async def test_leases_that_end_beside_reads_and_writes_leave_nothing(place: Path) -> None:
