@@ -141,12 +141,18 @@ def _read(path: Path | None, overrides: Sequence[str]) -> ClusterSettings:
         if address:
             _check_address(key, address)
     models = {
-        name: settings.check(table, ModelTable, at=f"models.{name}")
+        name: settings.check(_with_path(name, table), ModelTable, at=f"models.{name}")
         for name, table in tables.models.items()
     }
     return ClusterSettings(
         router=tables.router, models=models, store=tables.store, node=tables.node
     )
+
+
+def _with_path(name: str, table: dict[str, Any]) -> dict[str, Any]:
+    """The embedded model need not say where it is."""
+    is_embedded = name == EMBEDDED_MODEL and "path" not in table
+    return {"path": str(embedded_model()), **table} if is_embedded else table
 
 
 def _check_address(key: str, address: str) -> None:

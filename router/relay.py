@@ -191,8 +191,9 @@ class Relay:
         failure: Failure | None = PREEMPTED
         while failure is PREEMPTED:
             async with place.seat(prepared) as seat:
-                if not self._queue_s:
-                    self._queue_s = self._clock() - self._received_s
+                is_first = not self._queue_s
+                self._queue_s = self._clock() - self._received_s  # what a lost worker took, too
+                if is_first:
                     self._metrics.queue_wait.observe(self._queue_s)
                 failure = await self._forward(place, seat, prepared)
                 if failure is None:

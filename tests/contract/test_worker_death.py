@@ -1,6 +1,7 @@
 """A worker's death fails only its own requests, each with one status that says how far it got."""
 
 import asyncio
+import time
 
 import grpc
 import pytest
@@ -47,12 +48,18 @@ async def test_a_request_whose_worker_dies_before_a_token_is_answered_by_the_nex
 ) -> None:
     async with routed(Script(tokens=2, actions={"die": point})) as bench:
         bench.node.scripts["fake"] = Script(tokens=2)
+        asked_s = time.monotonic()
         call = asyncio.create_task(collect(bench.stub.Generate(ask())))
         await until(lambda: has_died(bench))
+        died_s = time.monotonic()
         await bench.node.start("fake")
         responses = await call
         assert kinds_of(responses) == ["accepted", "started", "delta", "finished"]
         assert text_of(responses) == "0 1 "
+        timings = responses[-1].finished.timings
+        lost_s = died_s - asked_s  # it is told as time in the queue
+        assert lost_s < timings.queue.ToTimedelta().total_seconds()
+        assert timings.queue.ToTimedelta() <= timings.ttft.ToTimedelta()
 
 
 async def test_the_other_models_streams_go_on() -> None:

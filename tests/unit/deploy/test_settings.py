@@ -126,3 +126,15 @@ def test_the_example_shows_the_defaults(tmp_path: Path) -> None:
     shown = _load(tmp_path, re.sub(r"^# (?=\w+ = )", "", EXAMPLE, flags=re.MULTILINE))
     assert shown == plain
     assert "drain_timeout_s" in EXAMPLE
+
+
+def test_the_embedded_model_s_settings_need_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "embedded_model", lambda: Path("/embedded.gguf"))
+    read = _load(tmp_path, "", "models.smollm2.replicas=2")
+    assert read.models["smollm2"].path == "/embedded.gguf"
+    assert read.router.replicas == {"smollm2": 2}
+    assert "replicas" not in read.router.models["smollm2"]
+    with pytest.raises(SettingsError, match=r"models.other.path: is missing"):
+        _load(tmp_path, "", "models.other.replicas=2")
