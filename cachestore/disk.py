@@ -210,14 +210,15 @@ class Disk:
         if path is None:
             return
         try:
-            size = on_disk(self._files.stat(path))
+            stat = self._files.stat(path)
             self._files.unlink(path)
         except FileNotFoundError:
             return
         except OSError as error:
             log.warning("could not remove a file", extra=facts(file=path, error=error))
             raise
-        self._count(-size)
+        if stat.st_nlink == 1:  # or else its name in tmp could not be removed, and keeps it
+            self._count(-on_disk(stat))
 
     def quarantine(self, object_id: str) -> None:
         """Take a damaged object out of use at once, and keep its file apart for a while."""

@@ -351,6 +351,20 @@ def test_a_failed_write_takes_no_room(disks: Disks, folder: Path) -> None:
     assert disk.used_bytes == physical_bytes(folder)
 
 
+def test_a_removed_file_that_has_another_name_still_takes_its_room(
+    disks: Disks, folder: Path
+) -> None:
+    files = FailingFiles()
+    disk = disks.open(folder, files)
+    stored, payload = make_stored(1)
+    files.fail_all("unlink", code=errno.EIO)
+    disk.write(stored, payload)
+    files.heal()
+    disk.remove(stored.id)
+    assert len([*(folder / "tmp").iterdir()]) == 1
+    assert disk.used_bytes == physical_bytes(folder)
+
+
 def test_a_disk_without_links_serves_too(disks: Disks, folder: Path) -> None:
     files = FailingFiles()
     files.fail_all("link", code=errno.EPERM)
