@@ -17,6 +17,7 @@ class Closed:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._at_s: dict[tuple[bytes, str], float] = {}
+        self._look_through_at = _LOOK_THROUGH_AT
 
     def __len__(self) -> int:
         return len(self._at_s)
@@ -32,10 +33,11 @@ class Closed:
         was_there = any(entry.object.created_s > closed_s for entry in stored)
         if was_there:
             self._at_s[root, session_key] = now_s
-        if len(self._at_s) > _LOOK_THROUGH_AT:
+        if len(self._at_s) > self._look_through_at:
             self._at_s = {
                 name: at_s for name, at_s in self._at_s.items() if self._catalogue.of_session(*name)
             }
+            self._look_through_at = max(_LOOK_THROUGH_AT, 2 * len(self._at_s))
         return was_there
 
     def at_s(self, root: bytes, session_key: str) -> float:

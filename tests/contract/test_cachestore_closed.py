@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from bramley.cachestore.catalogue import Entry
     from bramley.protos.v1.cachestore_pb2_grpc import CacheStoreServiceAsyncStub
 
 
@@ -90,6 +91,31 @@ async def test_no_more_closed_sessions_are_remembered_than_have_something_stored
         for number in range(3):
             found = process.store.tiers.catalogue.of_session(one.root, f"{number}")
             process.store.tiers.discard(found[0], "evicted_clean")
-        assert known.close(one.root, "3", 2e10)
-        assert len(known) == 1
+        for number in range(3, 7):
+            await one.put(ids(256, seed=number), session_key=f"{number}")
+            assert known.close(one.root, f"{number}", 2e10)
+        assert len(known) == 4
         assert not known.close(one.root, "never", 2e10)
+
+
+async def test_closed_sessions_are_looked_through_once_they_are_twice_as_many(
+    monkeypatch: "pytest.MonkeyPatch",
+) -> None:
+    monkeypatch.setattr(closed, "_LOOK_THROUGH_AT", 2)
+    async with local_store(settings()) as (process, target), worker(target) as one:
+        catalogue = process.store.tiers.catalogue
+        known = closed.Closed(catalogue)
+        for number in range(12):
+            await one.put(ids(256, seed=number), session_key=f"{number}")
+        looked = 0
+        of_session = catalogue.of_session
+
+        def look(root: bytes, session_key: str) -> "list[Entry]":
+            nonlocal looked
+            looked += 1
+            return of_session(root, session_key)
+
+        monkeypatch.setattr(catalogue, "of_session", look)
+        for number in range(12):
+            assert known.close(one.root, f"{number}", 2e10)
+        assert looked == 12 + 3 + 7  # each for itself, and all of them twice
