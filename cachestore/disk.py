@@ -183,22 +183,32 @@ class Disk:
             OSError: the disk failed.
             ValueError: there are no such parts, or the target has another size.
         """
-        with self._lock:
-            entry = self._entries.get(object_id)
-        if entry is None:
-            raise FileNotFoundError(errno.ENOENT, "no such object", object_id)
-        path = self._folder.object(entry.object.root, object_id)
+        entry, path = self._listed(object_id)
         read_parts(self._files, path, entry, (first_part, last_part), target)
 
     def read_part(self, object_id: str, number: int) -> memoryview:
         """Read one part of an object, with its padding; raises as ``read_into`` does."""
+        entry, _ = self._listed(object_id)
+        target = memoryview(bytearray(padded(entry.object.parts[number].nbytes)))
+        self.read_into(object_id, number, number, target)
+        return target
+
+    def prove_header(self, object_id: str) -> None:
+        """Read what comes before an object's parts, and prove it; raises as ``read_into`` does."""
+        entry, path = self._listed(object_id)
+        try:
+            found = read_file(self._files, path)
+        except NotOurs as kind:
+            raise Damaged(path, f"a file {kind} has its name") from kind
+        if (found.object, found.start) != (entry.object, entry.start):
+            raise Damaged(path, "its header is another object's")
+
+    def _listed(self, object_id: str) -> tuple[FileEntry, Path]:
         with self._lock:
             entry = self._entries.get(object_id)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, "no such object", object_id)
-        target = memoryview(bytearray(padded(entry.object.parts[number].nbytes)))
-        self.read_into(object_id, number, number, target)
-        return target
+        return entry, self._folder.object(entry.object.root, object_id)
 
     def remove(self, object_id: str) -> None:
         """Remove an object; nothing happens if it is not there.

@@ -69,6 +69,10 @@ class Scrubber:
     async def _prove(self, entry: Entry) -> None:
         entry.holds += 1
         try:
+            await self._idle()
+            if not await self._tiers.prove_header(entry):
+                self._tiers.counts["scrub_corrupt"] += not entry.on_disk
+                return
             for number, part in enumerate(entry.object.parts):
                 await self._idle()
                 if not entry.on_disk:

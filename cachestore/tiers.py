@@ -19,7 +19,7 @@ from bramley.cachestore.eviction import Order
 from bramley.cachestore.format import Damaged
 from bramley.cachestore.leases import Leases
 from bramley.cachestore.memory import Memory
-from bramley.cachestore.objects import padded
+from bramley.cachestore.objects import ALIGN, padded
 from bramley.cachestore.segments import NATIVE, SegmentKind
 from bramley.cachestore.sessions import Sessions
 from bramley.cachestore.threads import Lane, Late, Work
@@ -275,7 +275,28 @@ class Tiers:
         Raises:
             Overloaded: the disk does not answer in time.
         """
+        if not await self.prove_header(entry):
+            return False
         return all([await self.prove_part(entry, at) for at in range(len(entry.object.parts))])
+
+    async def prove_header(self, entry: Entry) -> bool:
+        """Prove what comes before the parts; without it, the next start would not know the object.
+
+        Returns:
+            As ``prove_file`` does.
+
+        Raises:
+            Overloaded: the disk does not answer in time.
+        """
+        if self.disk is None or not entry.on_disk:
+            return entry.id in self.catalogue.entries
+        proved = await self._from_file(entry, ALIGN, self._prove_header)
+        return proved is not None
+
+    def _prove_header(self, object_id: str) -> bool:
+        assert self.disk is not None
+        self.disk.prove_header(object_id)
+        return True
 
     async def prove_part(self, entry: Entry, number: int) -> bool:
         """Prove one part, if the object still has a file; as ``prove_file`` does.
@@ -301,10 +322,16 @@ class Tiers:
         """
         if self.disk is None or not entry.on_disk:
             return None
+        size = padded(entry.object.parts[number].nbytes)
+        return await self._from_file(entry, size, self.disk.read_part, number)
+
+    async def _from_file(
+        self, entry: Entry, size: int, call: Callable[..., T], *arguments: object
+    ) -> T | None:
+        """Have a thread read ``size`` bytes of an object's file; None if that failed."""
         if self.reads.is_stuck:
             raise self._late_read()
-        size = padded(entry.object.parts[number].nbytes)
-        work = self.reads.start(self.disk.read_part, entry.id, number)
+        work = self.reads.start(call, entry.id, *arguments)
         self._reading_bytes += size
         try:
             return await work.within(READ_WAIT_S + self._reading_bytes / SLOWEST_RATE)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bramley.cachestore import scrub
+from bramley.cachestore import admin, scrub
 from bramley.cachestore.files import Files
 from bramley.cachestore.tiers import READ_TRIES
 from support.core import drop_copies
@@ -29,6 +29,17 @@ def flip(file: Path) -> None:
     with file.open("r+b") as content:
         content.seek(-16384, os.SEEK_END)
         content.write(b"\xff" * 8)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def flip_header(file: Path) -> None:
+    """Change a bit of what comes before the payload, and nothing that the index could tell."""
+    stat = file.stat()
+    with file.open("r+b") as content:
+        content.seek(100)
+        byte = content.read(1)[0]
+        content.seek(100)
+        content.write(bytes([byte ^ 1]))
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
@@ -58,6 +69,27 @@ async def test_damage_is_found_and_a_miss_before_anybody_asks(tmp_path: Path) ->
         assert sorted([await one.read(ids(513, seed)) for seed in range(3)]) == [0, 512, 512]
         await one.idle()
         process.store.check()
+
+
+async def test_a_damaged_header_is_damage_too(tmp_path: Path) -> None:
+    files = await fill(tmp_path, 2)
+    chosen = settings(folder=str(tmp_path), scrub_bytes_s=1 << 30)
+    flip_header(files[0])
+    async with local_store(chosen, epoch=2) as (process, target), worker(target) as one:
+        await until(lambda: process.store.gauges()["scrub_round_s"] > 0)
+        assert process.store.counts["scrub_corrupt"] == 1
+        assert sorted([await one.read(ids(513, seed)) for seed in range(2)]) == [0, 512]
+
+
+@pytest.mark.parametrize("files_only", [True, False])
+async def test_a_header_is_proved_when_an_administrator_asks(
+    tmp_path: Path, files_only: bool
+) -> None:
+    files = await fill(tmp_path, 2)
+    async with local_store(settings(folder=str(tmp_path)), epoch=2) as (process, _):
+        flip_header(files[0])
+        done = await admin.scrub(process.store, "", 0, files_only=files_only)
+        assert done.damaged == [files[0].stem]
 
 
 async def test_a_round_goes_on_where_the_last_run_was(tmp_path: Path) -> None:
