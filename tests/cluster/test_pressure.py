@@ -54,6 +54,12 @@ async def until_owed(served: Served, conversations: int) -> None:
         await asyncio.sleep(0.05)
 
 
+async def until_stopping(served: Served) -> None:
+    """Wait until the worker has been told to end; what it owes is still to be stored."""
+    while "stopping: " not in served.cluster.log("worker", "one"):  # noqa: ASYNC110 a file
+        await asyncio.sleep(0.05)
+
+
 async def until_linked(served: Served, text: str) -> None:
     """Wait until the worker has found the store."""
     while True:
@@ -102,8 +108,10 @@ async def test_what_a_full_queue_refused_is_stored_later_and_outlives_all(tmp_pa
         hold.touch()
         await ask(served, prompt("fills it again"))
         cold = {text: await ask(served, text) for text in map(prompt, "ghi")}
-        asyncio.get_running_loop().call_later(0.5, hold.unlink)
-        await served.cluster.down()
+        stopping = asyncio.create_task(served.cluster.down())
+        await served.cluster.within(until_stopping(served))
+        hold.unlink()
+        await stopping
         await served.cluster.up()
         async with AsyncClient(served.cluster.node.addresses["grpc"]) as client:
             again = Served(served.cluster, client)

@@ -327,10 +327,12 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         answer = self._run(self._process.flush(b""))
-        self._flushed = {e.id for e in self._store.tiers.catalogue.disk.values()}
-        assert not answer.pending or self._store.spiller is not None
-        if answer.ok:
-            assert all(e.on_disk for e in self._store.tiers.catalogue.entries.values())
+        entries = self._store.tiers.catalogue.entries.values()
+        assert answer.pending + answer.missing == sum(not e.on_disk for e in entries)
+        was_refused = answer.failed or answer.refused
+        assert answer.ok == (all(e.on_disk for e in entries) and not was_refused)
+        if answer.ok:  # or else it has promised nothing
+            self._flushed = {e.id for e in entries}
 
     # Crashes
 

@@ -16,6 +16,7 @@ from support.store import (
     ids,
     settings,
     store_child,
+    until,
     worker,
 )
 
@@ -28,11 +29,13 @@ class Load:
     """A worker in a process of its own, and what it said.
 
     Attributes:
+        promises: how many flushes it has told of.
         told: the longest flushed prompts, by number; shared by all.
         wrong: what was found wrong.
     """
 
     def __init__(self, told: dict[int, int], wrong: list[str]) -> None:
+        self.promises = 0
         self._told = told
         self._wrong = wrong
         self._process: asyncio.subprocess.Process
@@ -52,6 +55,7 @@ class Load:
         async for line in self._process.stdout:
             text = line.decode()
             if text.startswith("+") and text.endswith("\n"):
+                self.promises += 1
                 prompt, tokens = map(int, text[1:].split())
                 self._told[prompt] = max(self._told.get(prompt, 0), tokens)
             elif text.startswith("!"):
@@ -73,6 +77,12 @@ async def check(child: StoreChild, one: Worker, told: dict[int, int], prompts: l
         assert restored >= told[prompt], f"prompt {prompt} is lost\n{child.log.read_text()}"
 
 
+async def one_more_promise(loads: list[Load]) -> None:
+    """Wait until the workers are at it again."""
+    before = sum(load.promises for load in loads)
+    await until(lambda: sum(load.promises for load in loads) > before)
+
+
 async def kill_at_random(folder: Path, kills: int, seed: int) -> None:
     """Kill so often; look at a few prompts after each kill of the store, and at all in the end."""
     print(f"seed {seed}")  # noqa: T201
@@ -87,6 +97,7 @@ async def kill_at_random(folder: Path, kills: int, seed: int) -> None:
             await load.start(child.target, chance.randrange(1 << 30))
         async with worker(child.target) as one:
             for _ in range(kills):
+                await one_more_promise(loads)
                 await asyncio.sleep(chance.uniform(0, 0.3))  # the moment is what is tried
                 victim = chance.choice([None, None, *loads])
                 if victim is not None:
@@ -107,7 +118,6 @@ async def kill_at_random(folder: Path, kills: int, seed: int) -> None:
     assert not counts.get("corrupt")
     ended = sum(counts.get(end, 0) for end in ("sealed", "aborted", "expired"))
     assert counts.get("reserved", 0) == ended
-    assert len(told) > min(5, kills // 4)
     assert not list((folder / "disk" / "quarantine").iterdir())
     print(f"{kills} kills, {len(told)} prompts flushed")  # noqa: T201
 
