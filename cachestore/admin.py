@@ -78,21 +78,21 @@ class KnownNamespace:
 
 
 @dataclass(kw_only=True)
-class Scrubbed:
-    """What a scrub found.
+class Proved:
+    """What was found of objects that were to be proved.
 
     Attributes:
-        objects: that were proved.
+        objects: that were looked at.
         size: of those.
         damaged: ids of those that did not stand it.
-        total: of all that there are to prove.
-        last: to go on after; empty once all were proved.
+        unreadable: ids of those that the disk did not give this time, and that are kept.
+        last: to go on after; empty once all were looked at.
     """
 
     objects: int = 0
     size: int = 0
     damaged: list[str] = field(default_factory=list[str])
-    total: int = 0
+    unreadable: list[str] = field(default_factory=list[str])
     last: str = ""
 
 
@@ -265,49 +265,37 @@ def namespaces(store: Store) -> list[KnownNamespace]:
     ]
 
 
-async def scrub(store: Store, after: str, limit: int, *, files_only: bool) -> Scrubbed:
-    """Prove objects in the order of their ids; damaged ones are quarantined.
+async def prove(
+    store: Store, entries: Iterable[Entry], *, limit: int = 0, files_only: bool = False
+) -> Proved:
+    """Prove the bytes of objects, wherever they are; damaged ones are quarantined.
 
     Args:
         store: whose they are.
-        after: an id; those up to it are not proved.
+        entries: of the objects, in order.
         limit: of how many; 0 for all.
         files_only: whether what is in RAM is not looked at.
 
     Returns:
         What was found.
     """
-    catalogue = store.tiers.catalogue
-    done = Scrubbed(total=len(catalogue.disk if files_only else catalogue.entries))
-    for number, entry in enumerate(catalogue.in_order(after)):
+    done, last = Proved(), ""
+    for number, entry in enumerate(entries):
         if files_only and not entry.on_disk:
             await give_way(number)
             continue
         if limit and done.objects == limit:
-            done.last = after
+            done.last = last
             break
-        after = entry.id
+        last = entry.id
         with leased(store, entry):
             proving = store.tiers.prove_file(entry) if files_only else _is_whole(store, entry)
             if not await proving:
-                done.damaged.append(entry.id)
-            done.objects += 1
-            done.size += entry.object.payload_bytes
+                is_kept = entry.id in store.tiers.catalogue.entries
+                (done.unreadable if is_kept else done.damaged).append(entry.id)
+        done.objects += 1
+        done.size += entry.object.payload_bytes
     return done
-
-
-async def verify(store: Store, entries: Iterable[Entry]) -> list[str]:
-    """Prove the bytes of objects, wherever they are; damaged ones are quarantined.
-
-    Returns:
-        The ids of damaged objects.
-    """
-    damaged: list[str] = []
-    for entry in entries:
-        with leased(store, entry):
-            if not await _is_whole(store, entry):
-                damaged.append(entry.id)
-    return damaged
 
 
 @contextmanager

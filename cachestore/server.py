@@ -1,6 +1,6 @@
 """CacheStoreService: messages in, steps of the store, answers out. Nothing is decided here."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from time import monotonic, time
 from typing import Any
@@ -390,26 +390,24 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
     async def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyResponse:
         """Prove objects."""
         entries = admin.known(self._store, request.object_ids)
-        damaged = await self._proved(entries)
-        return pb.VerifyResponse(corrupt_object_ids=damaged, objects=len(entries))
+        done = await whole(admin.prove(self._store, entries), lambda _: None)
+        return pb.VerifyResponse(corrupt_object_ids=done.damaged, objects=done.objects)
 
     async def Scrub(self, request: pb.ScrubRequest, context: Context) -> pb.ScrubResponse:
         """Prove everything, in pieces."""
-        scrubbing = admin.scrub(
-            self._store, request.after_object_id, request.limit, files_only=request.files_only
-        )
-        done = await whole(scrubbing, lambda _: None)
+        catalogue, files_only = self._store.tiers.catalogue, request.files_only
+        entries = catalogue.in_order(request.after_object_id)
+        proving = admin.prove(self._store, entries, limit=request.limit, files_only=files_only)
+        done = await whole(proving, lambda _: None)
         return pb.ScrubResponse(
             objects=done.objects,
             bytes=done.size,
             corrupt=len(done.damaged),
             corrupt_object_ids=done.damaged,
+            unreadable=len(done.unreadable),
             last_object_id=done.last,
-            objects_total=done.total,
+            objects_total=len(catalogue.disk if files_only else catalogue.entries),
         )
-
-    async def _proved(self, entries: Sequence[Any]) -> Sequence[str]:
-        return await whole(admin.verify(self._store, entries), lambda _: None)
 
     async def Export(
         self, request: pb.ExportRequest, context: Context

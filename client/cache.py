@@ -50,10 +50,17 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """Proof of stored bytes: how many objects were read, and the ids of damaged ones."""
+    """Proof of stored bytes.
+
+    Attributes:
+        objects: that were looked at.
+        corrupt: ids of damaged ones, which are set aside.
+        unreadable: that could not be read this time, and are kept.
+    """
 
     objects: int
     corrupt: list[str]
+    unreadable: int = 0
 
 
 class CachedObject(msgspec.Struct, frozen=True, kw_only=True):

@@ -163,7 +163,7 @@ class Store:
         Returns:
             What was found.
         """
-        proved, corrupt, last = 0, list[str](), ""
+        proved, corrupt, unreadable, last = 0, list[str](), 0, ""
         while True:
             request = pb.ScrubRequest(
                 after_object_id=last, limit=_PROVED_A_CALL, files_only=files_only
@@ -172,9 +172,10 @@ class Store:
                 told = self._stub.Scrub(request)
             proved, last = proved + told.objects, told.last_object_id
             corrupt += told.corrupt_object_ids
+            unreadable += told.unreadable
             on_progress(_share(proved, told.objects_total))
             if not last:
-                return Verified(objects=proved, corrupt=corrupt)
+                return Verified(objects=proved, corrupt=corrupt, unreadable=unreadable)
 
     def export_to(self, path: str, object_ids: Sequence[str], on_progress: OnProgress) -> Exported:
         """Have it write prefixes to a new file of its machine; ``path`` is absolute."""

@@ -14,7 +14,7 @@ from bramley.client.commands.screen import fail, print_json, progress_bar, size_
 from bramley.client.node import NoCluster
 
 if TYPE_CHECKING:
-    from bramley.client.cache import Explanation, StoreStats
+    from bramley.client.cache import Explanation, StoreStats, Verified
 
 _FOLDER = "cache.noindex"
 
@@ -111,14 +111,15 @@ def verify(
 
     with Store(target) as opened, progress_bar() as bar:
         found = opened.verify(lambda done: bar.draw("verifying", done))
-    if found.corrupt:
-        fail(f"{len(found.corrupt)} of {found.objects} objects were damaged, and are set aside")
-    typer.echo(f"{found.objects} objects are whole")
+    _say_proof(found, "objects")
 
 
 @app.command()
 def scrub(context: typer.Context) -> None:
-    """Read all files of the disk tier now, and prove them; damaged ones are set aside."""
+    """Read all files of the disk tier now, and prove them; damaged ones are set aside.
+
+    One that cannot be read is kept, until that has failed three times.
+    """
     target = store(context.obj)
     from bramley.client.store import Store  # noqa: PLC0415 -- gRPC
 
@@ -127,9 +128,21 @@ def scrub(context: typer.Context) -> None:
             typer.echo("there is no disk tier: nothing to scrub")
             return
         found = opened.verify(lambda done: bar.draw("scrubbing", done), files_only=True)
-    if found.corrupt:
-        fail(f"{len(found.corrupt)} of {found.objects} files were damaged, and are set aside")
-    typer.echo(f"{found.objects} files are whole")
+    _say_proof(found, "files")
+
+
+def _say_proof(found: "Verified", what: str) -> None:
+    problems = [
+        f"{count} of {found.objects} {what} {outcome}"
+        for count, outcome in (
+            (len(found.corrupt), "were damaged, and are set aside"),
+            (found.unreadable, "could not be read, and are kept: try again"),
+        )
+        if count
+    ]
+    if problems:
+        fail("; ".join(problems))
+    typer.echo(f"{found.objects} {what} are whole")
 
 
 def _check(folder: Path) -> int:

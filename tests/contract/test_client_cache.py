@@ -9,7 +9,7 @@ import pytest
 
 from bramley.cachestore.disk import Disk
 from bramley.client import cli
-from bramley.protos.v1 import router_pb2
+from bramley.protos.v1 import cachestore_pb2, router_pb2
 from support.fake_router import MODEL, FakeRouter, serving, write_state
 from support.fake_store import FakeStore, storing
 
@@ -151,6 +151,21 @@ def test_verify_fails_if_something_is_damaged(
     store.objects, store.corrupt = ["a", "b", "c"], {"b"}
     assert shell.run("verify") == 1
     assert "1 of 3 objects were damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "what"), [("verify", "objects"), ("scrub", "files")])
+def test_what_could_not_be_read_is_told_apart_from_what_is_damaged(
+    shell: Shell, store: FakeStore, capsys: Output, command: str, what: str
+) -> None:
+    store.stats = cachestore_pb2.StatsResponse(gauges={"ssd_is_on": 1})
+    store.objects = store.files = [f"{number:02}" for number in range(9)]
+    store.unreadable = {"01", "08"}  # which are asked for apart
+    assert shell.run(command) == 1
+    unreadable = f"2 of 9 {what} could not be read, and are kept: try again"
+    assert capsys.readouterr().err.strip().endswith(unreadable)
+    store.corrupt = {"05"}
+    assert shell.run(command) == 1
+    assert f"1 of 9 {what} were damaged, and are set aside; {unreadable}" in capsys.readouterr().err
 
 
 def test_verify_looks_at_the_files_of_a_stopped_cluster(

@@ -22,6 +22,7 @@ class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
         objects: ids of what is there to be proved.
         files: those of them that have a file.
         corrupt: ids that Scrub finds damaged.
+        unreadable: ids that Scrub cannot read.
         verified: ids that Scrub has proved.
         stats: what Stats tells.
     """
@@ -32,6 +33,7 @@ class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
         self.objects: list[str] = []
         self.files: list[str] = []
         self.corrupt: set[str] = set()
+        self.unreadable: set[str] = set()
         self.verified: list[str] = []
         self.stats = pb.StatsResponse()
 
@@ -55,6 +57,7 @@ class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
             objects=len(piece),
             corrupt=len(damaged),
             corrupt_object_ids=damaged,
+            unreadable=len(self.unreadable.intersection(piece)),
             last_object_id=piece[-1] if len(piece) < len(after) else "",
             objects_total=len(everything),
         )

@@ -11,6 +11,7 @@ import pytest
 from bramley.cachestore import admin, scrub
 from bramley.cachestore.files import Files
 from bramley.cachestore.tiers import READ_TRIES
+from bramley.protos.v1 import cachestore_pb2 as pb
 from support.core import drop_copies
 from support.failing_files import FailingFiles
 from support.store import PATIENCE_S, ids, local_store, settings, until, worker
@@ -88,7 +89,8 @@ async def test_a_header_is_proved_when_an_administrator_asks(
     files = await fill(tmp_path, 2)
     async with local_store(settings(folder=str(tmp_path)), epoch=2) as (process, _):
         flip_header(files[0])
-        done = await admin.scrub(process.store, "", 0, files_only=files_only)
+        everything = process.store.tiers.catalogue.in_order()
+        done = await admin.prove(process.store, everything, files_only=files_only)
         assert done.damaged == [files[0].stem]
 
 
@@ -175,6 +177,25 @@ async def test_it_can_be_turned_off(tmp_path: Path) -> None:
     ):
         assert process.store.scrubber is None
         assert process.store.gauges()["scrub_round_s"] == 0
+
+
+async def test_what_cannot_be_read_is_neither_whole_nor_damaged_until_it_fails_again_and_again(
+    tmp_path: Path,
+) -> None:
+    await fill(tmp_path, 2)
+    files = FailingFiles()
+    async with (
+        local_store(settings(folder=str(tmp_path)), epoch=2, files=files) as (process, target),
+        worker(target) as one,
+    ):
+        assert one.client.link is not None
+        files.fail_all("read_into", code=errno.EIO)
+        told: list[tuple[int, int, int]] = []
+        for _ in range(READ_TRIES + 1):
+            found = await one.client.link.stub.Scrub(pb.ScrubRequest())
+            told.append((found.objects, found.unreadable, found.corrupt))
+        assert told == [(2, 2, 0)] * (READ_TRIES - 1) + [(2, 0, 2), (0, 0, 0)]
+        assert not process.store.tiers.catalogue.entries
 
 
 async def test_what_the_disk_does_not_give_for_once_is_neither_damaged_nor_given_up(
