@@ -18,8 +18,9 @@ from bramley.cachestore.passing import Connection, DataSocket
 from bramley.cachestore.recall import recall
 from bramley.cachestore.segments import Segment
 from bramley.cachestore.steps import steps, whole
-from bramley.cachestore.store import Existing, Refused, Seal, Store
+from bramley.cachestore.store import Existing, Refused, Store
 from bramley.cachestore.unpack import unpack
+from bramley.cachestore.wishes import Seal
 from bramley.common.errors import (
     BramleyError,
     InvalidRequest,

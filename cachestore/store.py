@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1.0
 
-Seal = wishes.Seal
-
 
 class Refused(BramleyError):
     """No room is reserved; ``reason`` is one of ReserveResponse.Refusal without its prefix."""
@@ -283,7 +281,7 @@ class Store:
         self.refusals.add(wish, monotonic())
         return Refused(message, reason=reason, retry_after_s=retry_after_s)
 
-    async def seal(self, lease_id: int, generation: int, seal: Seal) -> Entry:
+    async def seal(self, lease_id: int, generation: int, seal: wishes.Seal) -> Entry:
         """Make what was reserved visible.
 
         Returns:

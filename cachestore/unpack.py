@@ -39,7 +39,8 @@ from bramley.cachestore.leases import Wish, WriteLease
 from bramley.cachestore.objects import StoredObject, padded
 from bramley.cachestore.pack import file_errors
 from bramley.cachestore.segments import Segment, create
-from bramley.cachestore.store import Existing, Refused, Seal, Store
+from bramley.cachestore.store import Existing, Refused, Store
+from bramley.cachestore.wishes import Seal
 from bramley.common.errors import InvalidRequest, NotLoaded, Overloaded
 from bramley.common.logs import facts
 
