@@ -11,6 +11,7 @@ import errno
 import itertools
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from bramley.cachestore.recover import Survey, bytes_on_disk, recover
 from bramley.common.logs import facts
 
 log = logging.getLogger(__name__)
+
+UNTOLD_MAX = 1024
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP}
 
@@ -57,6 +60,8 @@ class Disk:
         self._lock = threading.Lock()  # of what follows; never held over I/O
         self._entries = dict(found.entries)
         self._namespaces = dict(found.namespaces)
+        self._untold: dict[bytes, Identity] = {}  # of namespaces that are not in the folder
+        self._roots = Counter(entry.object.root for entry in found.entries.values())
         self._used = {key: at_s for key, at_s in index.used().items() if key in self._entries}
         self._bytes = bytes_on_disk(folder, folder.path) - self._index_bytes()
         self._index_size = self._index_bytes()
@@ -110,6 +115,7 @@ class Disk:
         self._index_size = self._index_bytes()
         with self._lock:
             self._entries[stored.id] = entry
+            self._roots[stored.root] += 1
 
     def _publish(self, stored: StoredObject, payload: memoryview) -> FileEntry:
         final = self._folder.object(stored.root, stored.id)
@@ -118,6 +124,7 @@ class Disk:
         self._count(booked)
         try:
             entry = write_file(self._files, tmp, stored, payload)
+            self._tell(stored.root)
             self._make(final.parent)
             self._link(tmp, final)
             self._sync_name(final)
@@ -126,6 +133,12 @@ class Disk:
             self._count(-booked)
             self._clear(tmp)
         return entry
+
+    def _tell(self, root: bytes) -> None:
+        """Have it lie beside an object what its namespace is, if that is known and not there."""
+        if root in self._untold:
+            with contextlib.suppress(OSError):  # it only helps to explain; the next write tries it
+                self._write_namespace(root, self._untold[root])
 
     def _make(self, fan: Path) -> None:
         """Make the two folders above an object's file."""
@@ -229,6 +242,7 @@ class Disk:
             raise
         if stat.st_nlink == 1:  # or else its name in tmp could not be removed, and keeps it
             self._count(-on_disk(stat))
+        self._clear_namespace(path.parent.parent)
 
     def quarantine(self, object_id: str) -> None:
         """Take a damaged object out of use at once, and keep its file apart for a while."""
@@ -241,6 +255,18 @@ class Disk:
             self.quarantine_bytes = self._folder.quarantined()
         except OSError as error:
             log.warning("could not set a damaged file aside", extra=facts(file=path, error=error))
+        self._clear_namespace(path.parent.parent)
+
+    def _clear_namespace(self, folder: Path) -> None:
+        """Remove a namespace's folder if its last object has left."""
+        if any(self._folder.namespace(root) == folder for root in self._roots):
+            return
+        with contextlib.suppress(OSError):  # the next start tries it again
+            self._count(-self._folder.clear_namespace(folder))
+        self._made.clear()
+        with self._lock:
+            gone = [root for root in self._namespaces if self._folder.namespace(root) == folder]
+            self._untold |= {root: self._namespaces.pop(root) for root in gone}
 
     def _forget(self, object_id: str) -> Path | None:
         """Take an object off the lists; returns where its file is, if it was listed."""
@@ -249,12 +275,15 @@ class Disk:
             self._used.pop(object_id, None)
         if entry is None:
             return None
+        self._roots -= Counter([entry.object.root])
         self._index.drop(object_id)
         self._index_size = self._index_bytes()
         return self._folder.object(entry.object.root, object_id)
 
     def put_namespace(self, root: bytes, identity: Identity) -> None:
-        """Keep what a namespace's root stands for.
+        """Keep what a namespace's root stands for, in the folder if it has objects there.
+
+        Without any it is known for the first one, unless many more are told of meanwhile.
 
         Raises:
             DiskFull: there is no room.
@@ -263,6 +292,13 @@ class Disk:
         with self._lock:
             if self._namespaces.get(root) == identity:
                 return
+            self._untold[root] = identity
+            if len(self._untold) > UNTOLD_MAX:
+                del self._untold[next(iter(self._untold))]
+        if root in self._roots:
+            self._write_namespace(root, identity)
+
+    def _write_namespace(self, root: bytes, identity: Identity) -> None:
         try:
             self._count(self._folder.write_namespace(root, identity))
         except OSError as error:
@@ -271,6 +307,7 @@ class Disk:
             raise
         with self._lock:
             self._namespaces[root] = identity
+            self._untold.pop(root, None)
 
     def room(self) -> tuple[int, int]:
         """Bytes of the volume that are free for us, and all that it has."""

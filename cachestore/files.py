@@ -111,6 +111,10 @@ class Files:
         """Make one 0700 folder; FileExistsError if the name is taken."""
         path.mkdir(mode=0o700)
 
+    def rmdir(self, path: Path) -> None:
+        """Remove a folder that is empty; OSError if it is not."""
+        path.rmdir()
+
     def restrict(self, path: Path) -> None:
         """Make a folder 0700."""
         path.chmod(0o700)

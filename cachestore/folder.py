@@ -26,7 +26,10 @@ from bramley.cachestore.keys import HASH_BYTES, Identity, root
 QUARANTINE_BYTES = 1 << 30
 QUARANTINE_S = 7 * 86_400.0
 
+FAN = re.compile(r"[0-9a-f]{2}")
+
 _ID = re.compile(r"[0-9a-f]{2,128}")
+_TOLD = "namespace.json"
 
 
 class DiskUnavailable(OSError):
@@ -183,7 +186,7 @@ class Folder:
     def read_namespace(self, folder: Path) -> tuple[bytes, Identity] | None:
         """Read which namespace a folder is of; None if it does not tell."""
         try:
-            fd = self.files.open(folder / "namespace.json", os.O_RDONLY)
+            fd = self.files.open(folder / _TOLD, os.O_RDONLY)
         except OSError:
             return None
         try:
@@ -217,13 +220,38 @@ class Folder:
         tmp = self.tmp / f"{name.hex()}.{secrets.token_hex(4)}"
         try:
             size += self._write_new(tmp, text)
-            self.files.rename(tmp, folder / "namespace.json")
+            self.files.rename(tmp, folder / _TOLD)
         except OSError:
             with contextlib.suppress(OSError):  # the next start clears it
                 self.files.unlink(tmp)
             raise
         self.files.fsync_dir(folder)
         return size
+
+    def clear_namespace(self, folder: Path) -> int:
+        """Remove the folder of a namespace without objects, if nothing in it is another's.
+
+        Returns:
+            Bytes of the disk that became free; 0 if it stays.
+
+        Raises:
+            OSError: the disk failed, or something in it is no folder; the next start tries again.
+        """
+        names = self.files.list(folder)
+        fans = [folder / name for name in names if name != _TOLD]
+        if any(not FAN.fullmatch(fan.name) or self.files.list(fan) for fan in fans):
+            return 0
+        freed = sum(on_disk(self.files.stat(path)) for path in (*fans, folder))
+        if _TOLD in names:
+            known = self.read_namespace(folder)
+            if known is None or self.namespace(known[0]) != folder:
+                return 0
+            freed += on_disk(self.files.stat(folder / _TOLD))
+        for fan in fans:
+            self.files.rmdir(fan)
+        self.files.unlink(folder / _TOLD)
+        self.files.rmdir(folder)
+        return freed
 
     def _write_new(self, path: Path, content: bytes) -> int:
         """Write a small new file, and return what it takes on the disk."""

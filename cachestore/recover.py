@@ -5,6 +5,7 @@ sets damaged files aside. Intact files of a newer format or of others stay as th
 nothing is removed for want of room.
 """
 
+import contextlib
 import logging
 import re
 import stat as modes
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bramley.cachestore.files import on_disk
-from bramley.cachestore.folder import Folder
+from bramley.cachestore.folder import FAN, Folder
 from bramley.cachestore.format import Damaged, FileEntry, NotOurs, read_file
 from bramley.cachestore.index import Index
 from bramley.cachestore.keys import Identity
@@ -22,7 +23,6 @@ from bramley.common.logs import facts
 log = logging.getLogger(__name__)
 
 _NAMESPACE = re.compile(r"[0-9a-f]{16}")
-_FAN = re.compile(r"[0-9a-f]{2}")
 
 
 @dataclass
@@ -91,7 +91,7 @@ def sync_names(folder: Folder, found: Survey, rows: Collection[str]) -> None:
 
 
 def put_in_order(folder: Folder, found: Survey) -> None:
-    """Clear the leftovers, and set the damaged files aside."""
+    """Clear leftovers and empty namespaces, and set the damaged files aside."""
     try:
         for path in found.leftovers:
             folder.files.unlink(path)
@@ -99,8 +99,21 @@ def put_in_order(folder: Folder, found: Survey) -> None:
             folder.set_aside(path)
             log.warning("set a damaged file aside", extra=facts(file=path, why=why))
         folder.trim_quarantine()
+        _clear_namespaces(folder, found)
     except OSError as error:  # they stay where they are, and are not listed all the same
         log.warning("could not clear the cache store's folder", extra=facts(error=error))
+
+
+def _clear_namespaces(folder: Folder, found: Survey) -> None:
+    used = {folder.namespace(entry.object.root) for entry in found.entries.values()}
+    for name in folder.files.list(folder.namespaces):
+        path = folder.namespaces / name
+        if not _NAMESPACE.fullmatch(name) or path in used:
+            continue
+        with contextlib.suppress(OSError):  # something in it is not ours
+            if folder.clear_namespace(path):
+                for root in [one for one in found.namespaces if folder.namespace(one) == path]:
+                    del found.namespaces[root]
 
 
 def survey(folder: Folder, rows: dict[str, FileEntry]) -> Survey:
@@ -124,7 +137,7 @@ def _survey_namespace(
     folder: Folder, namespace: Path, rows: dict[str, FileEntry], found: Survey
 ) -> None:
     for fan, fan_mode in _children(folder, namespace, found):
-        if modes.S_ISDIR(fan_mode) and _FAN.fullmatch(fan.name):
+        if modes.S_ISDIR(fan_mode) and FAN.fullmatch(fan.name):
             for path, mode in _children(folder, fan, found):
                 if modes.S_ISREG(mode) and folder.is_object(path):
                     _survey_file(folder, path, rows, found)

@@ -47,7 +47,7 @@ class Expected:
         spilled: those that are said to be written.
         flushed: of these, those that a flush covers.
         removed: those that are said to be removed.
-        told: namespaces that are said to be kept.
+        told: namespaces that the disk was told of; those that have objects are kept.
         flushed_told: of these, those that a flush covers.
         foreign: files that are not the store's.
     """
@@ -61,6 +61,20 @@ class Expected:
     told: set[bytes] = field(default_factory=set[bytes])
     flushed_told: set[bytes] = field(default_factory=set[bytes])
     foreign: dict[str, bytes] = field(default_factory=dict[str, bytes])
+
+    @property
+    def told_now(self) -> set[bytes]:
+        """The namespaces that are kept: those that have objects."""
+        return self.told & self._roots(self.spilled)
+
+    def leave(self, gone: str) -> None:
+        """Expect an object no more, and its namespace only as long as others are in it."""
+        self.spilled.discard(gone)
+        self.flushed.discard(gone)
+        self.flushed_told &= self._roots(self.flushed)
+
+    def _roots(self, names: set[str]) -> set[bytes]:
+        return {self.made[name][0].root for name in names}
 
 
 def _newer(number: int) -> bytes:
@@ -143,7 +157,7 @@ class Crashes:
         try:
             disk = self._open()
             self._expected.spilled |= {stored.id for stored in disk.objects()}
-            self._expected.told |= disk.namespaces().keys()
+            self._expected.told = set(disk.namespaces())
             for _ in range(steps):
                 self._step(disk)
             disk.close(clean=self._chance.random() < 0.7)
@@ -200,8 +214,7 @@ class Crashes:
         if not (listed := disk.objects()):
             return
         gone = self._chance.choice(listed).id
-        self._expected.spilled.discard(gone)
-        self._expected.flushed.discard(gone)
+        self._expected.leave(gone)
         call(gone)
         self._expected.removed.add(gone)
 
@@ -216,7 +229,7 @@ class Crashes:
     def _flush(self, disk: Disk) -> None:
         disk.flush()
         self._expected.flushed = set(self._expected.spilled)
-        self._expected.flushed_told = set(self._expected.told)
+        self._expected.flushed_told = self._expected.told_now
 
     def _write_back(self, _: Disk) -> None:
         self._files.write_back()
@@ -231,10 +244,10 @@ class Crashes:
             mount.mkdir()
             if kind == "kill":
                 left = self._files.after_kill(mount)
-                kept, gone, told = expected.spilled, expected.removed, expected.told
+                kept, gone, told = expected.spilled, expected.removed, expected.told_now
             elif kind == "power":
                 left = self._files.after_power_cut(mount, self._chance)
-                kept, gone, told = expected.spilled, set[str](), expected.told
+                kept, gone, told = expected.spilled, set[str](), expected.told_now
             else:
                 left = self._files.after_power_cut(mount, self._chance, drive_cache=True)
                 kept, gone, told = expected.flushed, set[str](), expected.flushed_told

@@ -12,7 +12,8 @@ from bramley.cachestore.files import Files
 from bramley.cachestore.folder import Folder
 from bramley.cachestore.recover import Survey
 from support.crash_states import Crashes, Wrong
-from support.simulated_disk import File, SimulatedDisk
+from support.simulated_disk import SimulatedDisk
+from support.simulated_nodes import File
 
 STATES = 10_000
 CONTROL_STATES = 600

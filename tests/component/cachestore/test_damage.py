@@ -11,7 +11,8 @@ import pytest
 from bramley.cachestore.disk import Disk
 from bramley.cachestore.format import Damaged
 from bramley.cachestore.objects import ALIGN, StoredObject, padded
-from support.simulated_disk import PAGE, SimulatedDisk
+from support.simulated_disk import SimulatedDisk
+from support.simulated_nodes import PAGE
 from support.stored import IDENTITY, OTHER_IDENTITY, OTHER_ROOT, ROOT, make_stored, read
 
 FLIPS = 1000

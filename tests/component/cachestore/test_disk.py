@@ -3,6 +3,7 @@
 import errno
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -152,11 +153,63 @@ def test_quarantine_is_bounded(
     assert [*disks.open(folder).objects(), *(folder / "quarantine").iterdir()] == []
 
 
-def test_namespaces_are_remembered(disks: Disks, disk: Disk, folder: Path) -> None:
+def test_namespaces_of_objects_are_remembered(disks: Disks, disk: Disk, folder: Path) -> None:
     disk.put_namespace(ROOT, IDENTITY)
+    fill(disk, 1)
     disk.put_namespace(ROOT, IDENTITY)
+    disk.write(*make_stored(1, name=OTHER_ROOT))
     disk.put_namespace(OTHER_ROOT, OTHER_IDENTITY)
     assert disks.open(folder).namespaces() == {ROOT: IDENTITY, OTHER_ROOT: OTHER_IDENTITY}
+
+
+def test_a_namespace_without_objects_takes_nothing(disk: Disk, folder: Path) -> None:
+    before = disk.used_bytes
+    disk.put_namespace(ROOT, IDENTITY)
+    assert disk.used_bytes == before
+    assert not list((folder / "ns").iterdir())
+
+
+@pytest.mark.parametrize("leave", [Disk.remove, Disk.quarantine])
+def test_a_namespace_goes_with_its_last_object_and_comes_back_with_the_next(
+    disks: Disks, disk: Disk, folder: Path, leave: Callable[[Disk, str], None]
+) -> None:
+    disk.put_namespace(ROOT, IDENTITY)
+    one, two = fill(disk, 2)
+    leave(disk, one.id)
+    assert disk.namespaces() == {ROOT: IDENTITY}
+    leave(disk, two.id)
+    assert disk.namespaces() == {}
+    assert not list((folder / "ns").iterdir())
+    assert disk.used_bytes == physical_bytes(folder)
+    assert fill(disk, 2) == [one, two]
+    assert disk.used_bytes == physical_bytes(folder)
+    assert disks.open(folder).namespaces() == {ROOT: IDENTITY}
+
+
+def test_an_empty_namespace_goes_at_the_start(disks: Disks, disk: Disk, folder: Path) -> None:
+    disk.put_namespace(ROOT, IDENTITY)
+    (stored,) = fill(disk, 1)
+    disks.close()
+    object_files(folder)[stored.id].unlink()
+    again = disks.open(folder)
+    assert again.namespaces() == {}
+    assert not list((folder / "ns").iterdir())
+    assert again.used_bytes == physical_bytes(folder)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "ab", "ab/notes.txt", "longer/notes.txt"])
+def test_a_namespace_in_which_something_is_not_ours_stays(
+    disks: Disks, disk: Disk, folder: Path, name: str
+) -> None:
+    disk.put_namespace(ROOT, IDENTITY)
+    (stored,) = fill(disk, 1)
+    (space,) = (folder / "ns").iterdir()
+    (space / name).parent.mkdir(exist_ok=True)
+    (space / name).write_text("mine")
+    disk.remove(stored.id)
+    disks.open(folder)
+    assert (space / name).read_text() == "mine"
+    assert (space / "namespace.json").exists()
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"\xff", b'{"root":"00","identity":{}}'])

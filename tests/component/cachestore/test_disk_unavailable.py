@@ -95,7 +95,7 @@ def test_b031_a_folder_that_goes_away_costs_only_its_content(disks: Disks, tmp_p
     with pytest.raises(FileNotFoundError):
         read(disk, one)
     with pytest.raises(OSError, match="No such file"):
-        disk.put_namespace(ROOT, IDENTITY)
+        disk.put_namespace(ROOT, IDENTITY)  # of objects that it has
     disk.remove(one.id)
     disk.quarantine(two.id)
     disk.touch([one.id], 1.0)
