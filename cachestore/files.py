@@ -31,6 +31,24 @@ class Files:
             fcntl.fcntl(fd, _F_NOCACHE, 1)  # the store's own RAM is the cache
         return fd
 
+    def open_unnamed(self, folder: Path) -> int:
+        """Open a new 0600 file in a folder, which goes with its descriptor unless it is named.
+
+        Returns:
+            The descriptor.
+
+        Raises:
+            OSError: EOPNOTSUPP where the system or the file system has no such files.
+        """
+        if sys.platform != "linux":
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(folder))
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+    def name(self, fd: int, target: Path) -> None:
+        """Name a file of ``open_unnamed``; FileExistsError if the name is taken."""
+        # With a folder's descriptor Python makes the one call that follows the link.
+        os.link(f"/proc/self/fd/{fd}", target, src_dir_fd=fd)
+
     def close(self, fd: int) -> None:
         """Close a descriptor."""
         os.close(fd)

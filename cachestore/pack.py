@@ -48,6 +48,7 @@ from bramley.common.logs import facts
 log = logging.getLogger(__name__)
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP}
+_NO_UNNAMED = {errno.EOPNOTSUPP, errno.EISDIR}  # of older systems: it opens the folder
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,10 @@ def _lost(entry: Entry) -> NotLoaded:
 
 
 class _Writer:
-    """The file, under another name until it is whole. All of it blocks."""
+    """The file, without a name until it is whole. All of it blocks.
+
+    Where a file must have one, it has a hidden one meanwhile, which stays if the store is killed.
+    """
 
     def __init__(self, files: Files, path: Path, manifest: Manifest, count: int) -> None:
         self._files = files
@@ -252,11 +256,18 @@ class _Writer:
         self._manifest_bytes = len(encode_manifest(manifest))
         self._places = places(self._manifest_bytes, manifest.files)
         self._sums = [NO_SUM] * count
+        self._is_named = False
         self._fd = -1
 
     def open(self) -> None:
         self._refuse_existing()
-        self._fd = self._files.open(self._tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            self._fd = self._files.open_unnamed(self._path.parent)
+        except OSError as error:
+            if error.errno not in _NO_UNNAMED:
+                raise
+            self._fd = self._files.open(self._tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            self._is_named = True
         self._files.preallocate(self._fd, self._places[-1])
 
     def _refuse_existing(self) -> None:
@@ -282,12 +293,15 @@ class _Writer:
         self._files.write(self._fd, tar_header(MANIFEST, len(text)) + text, 0)
         self._files.fdatasync(self._fd)
         try:
-            self._files.link(self._tmp, self._path)
+            if self._is_named:
+                self._files.link(self._tmp, self._path)
+            else:
+                self._files.name(self._fd, self._path)
         except FileExistsError:
             self._refuse_existing()
             raise
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in _NO_LINKS or not self._is_named:
                 raise
             self._refuse_existing()
             self._files.rename(self._tmp, self._path)
@@ -306,5 +320,6 @@ class _Writer:
             return
         self._files.close(self._fd)
         self._fd = -1
-        with contextlib.suppress(OSError):  # named as a hidden file, for its owner to remove
-            self._files.unlink(self._tmp)
+        if self._is_named:
+            with contextlib.suppress(OSError):  # named as a hidden file, for its owner to remove
+                self._files.unlink(self._tmp)

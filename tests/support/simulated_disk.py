@@ -175,6 +175,16 @@ class SimulatedDisk(Files):
             self._did("open")
         return fd
 
+    def open_unnamed(self, folder: Path) -> int:
+        """Have no such files."""
+        self._alive()
+        raise _error(errno.EOPNOTSUPP, folder)
+
+    def name(self, fd: int, target: Path) -> None:
+        """Have none to name."""
+        self._alive()
+        raise _error(errno.EOPNOTSUPP, target)
+
     def close(self, fd: int) -> None:
         """Close a descriptor."""
         if fd < _FIRST_FD:
