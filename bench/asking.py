@@ -13,10 +13,11 @@ from typing import Unpack
 import grpc
 
 from bramley.bench.cluster import Cluster, Failed, running
-from bramley.client import Client, replies, store
+from bramley.client import Client, replies
 from bramley.client.commands.answer import wait_for
 from bramley.client.events import Completion, Gathering
 from bramley.client.requests import Message, Options, generate_request
+from bramley.client.store import Store
 from bramley.common.rpc import CHANNEL_OPTIONS
 from bramley.common.wire import unpack_ids
 from bramley.protos.v1 import worker_pb2
@@ -111,7 +112,8 @@ class Asking:
 
     def written_bytes(self) -> int:
         """Tell what the store has written to the disk since it was started."""
-        return store.stats(self._store, ANSWER_S).counters.get("written_bytes", 0)
+        with Store(self._store) as store:
+            return store.stats(ANSWER_S).counters.get("written_bytes", 0)
 
 
 @contextmanager
