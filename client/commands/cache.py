@@ -12,6 +12,7 @@ from bramley.client.commands.answer import read_prompt, wait_for
 from bramley.client.commands.connection import ANSWER_S, router, store
 from bramley.client.commands.screen import fail, print_json, progress_bar, size_text
 from bramley.client.node import NoCluster
+from bramley.common.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from bramley.client.cache import Explanation, StoreStats, Verified
@@ -98,7 +99,9 @@ def verify(
     *,
     folder: Annotated[
         Path | None,
-        typer.Option(help="The store's, where it is not in the state folder.", file_okay=False),
+        typer.Option(
+            help="Of a stopped store, where it is not in the state folder.", file_okay=False
+        ),
     ] = None,
 ) -> None:
     """Read all that is stored, and prove it; works on a stopped cluster too."""
@@ -107,6 +110,8 @@ def verify(
         target = store(state_dir)
     except NoCluster:
         raise typer.Exit(_check(folder or state_dir / _FOLDER)) from None
+    if folder is not None:
+        raise InvalidRequest("--folder", "is of a stopped cluster, and this one runs: leave it out")
     from bramley.client.store import Store  # noqa: PLC0415 -- gRPC
 
     with Store(target) as opened, progress_bar() as bar:

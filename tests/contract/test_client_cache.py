@@ -178,6 +178,15 @@ def test_verify_looks_at_the_files_of_a_stopped_cluster(
     assert str(shell.state_dir / "cache.noindex") in capfd.readouterr().out
 
 
+def test_verify_of_another_folder_is_refused_while_a_cluster_runs(
+    shell: Shell, store: FakeStore, tmp_path: Path, capsys: Output
+) -> None:
+    store.objects = ["01"]
+    assert shell.run("verify", "--folder", str(tmp_path)) == 2
+    assert "--folder: is of a stopped cluster, and this one runs" in capsys.readouterr().err
+    assert not store.verified
+
+
 @pytest.mark.parametrize("command", ["stats", "verify"])
 def test_without_a_store_the_command_says_so(shell: Shell, capsys: Output, command: str) -> None:
     with serving() as (_, target):
