@@ -4,7 +4,9 @@ from typing import Annotated
 
 import msgspec
 
-Bytes = Annotated[int, msgspec.Meta(ge=0)]
+_BYTES_MAX = 1 << 62  # sums of some still fit 64 bits
+
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=_BYTES_MAX)]
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,7 +31,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     disk_bytes: Bytes = 0
     keep_free_bytes: Bytes = 0
     scrub_bytes_s: Bytes = 50 << 20
-    staging_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 128 << 20
+    staging_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=_BYTES_MAX)] = 128 << 20
     lease_ttl_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     write_queue_bytes: Bytes = 0
     http: str = ""

@@ -48,6 +48,12 @@ def test_the_store_is_told_its_own_settings_only(tmp_path: Path) -> None:
     assert read.store.own() == StoreSettings(folder=read.store.folder, ram_bytes=7)
 
 
+@pytest.mark.parametrize("key", ["ram_bytes", "disk_bytes", "staging_bytes", "scrub_bytes_s"])
+def test_a_size_that_no_machine_has_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(SettingsError, match=key):
+        _load(tmp_path, '[models.a]\npath = "a"', f"store.{key}=99999999999999999999")
+
+
 def test_overrides_win(tmp_path: Path) -> None:
     read = _load(tmp_path, '[models.a]\npath = "a"', "models.a.max_rows=2", "router.grpc=h:1")
     assert (read.models["a"].max_rows, read.router.grpc) == (2, "h:1")
