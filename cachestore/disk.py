@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 from bramley.cachestore.files import FULL, Files, on_disk
@@ -40,6 +40,13 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 class DiskFull(OSError):
     """There is no room, or no quota, for what was to be written."""
+
+
+class FolderGone(FileNotFoundError):
+    """The folder was moved or removed; what it holds may come back with it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.ENOENT, "the cache store's folder is not there", str(path))
 
 
 class Disk:
@@ -99,13 +106,14 @@ class Disk:
 
         Raises:
             DiskFull: there is no room.
-            OSError: the disk failed. In both cases nothing is listed, and trying again is safe.
+            FolderGone: the folder is not where it was.
+            OSError: the disk failed. In all cases nothing is listed, and trying again is safe.
         """
         with self._lock:
             if stored.id in self._entries:
                 return
         try:
-            entry = self._publish(stored, payload)
+            entry = self._put(stored, payload)
         except OSError as error:
             self._made.clear()  # a folder may have gone
             if error.errno in FULL:
@@ -116,6 +124,38 @@ class Disk:
         with self._lock:
             self._entries[stored.id] = entry
             self._roots[stored.root] += 1
+
+    def _put(self, stored: StoredObject, payload: memoryview) -> FileEntry:
+        """Publish an object; where a folder inside ours has gone meanwhile, make it again."""
+        try:
+            with self._in_folder():
+                return self._publish(stored, payload)
+        except FolderGone:
+            raise
+        except FileNotFoundError:
+            self._made.clear()
+            self._folder.make_places()
+            if stored.root in self._namespaces:
+                self._untold[stored.root] = self._namespaces.pop(stored.root)
+        return self._publish(stored, payload)
+
+    @contextlib.contextmanager
+    def _in_folder(self) -> Generator[None]:
+        """Tell a file that is missing from a folder that is.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            FolderGone: a file was not found, nor is the folder.
+            FileNotFoundError: the file alone was not.
+        """
+        try:
+            yield
+        except FileNotFoundError as error:
+            if self._folder.is_there():
+                raise
+            raise FolderGone(self._folder.path) from error
 
     def _publish(self, stored: StoredObject, payload: memoryview) -> FileEntry:
         final = self._folder.object(stored.root, stored.id)
@@ -191,13 +231,15 @@ class Disk:
                 is worth nothing.
 
         Raises:
-            FileNotFoundError: there is no such object.
+            FolderGone: all of it has gone.
+            FileNotFoundError: there is no such object, or its file has gone.
             Damaged: the bytes are not what was written; an OSError too. To be quarantined.
             OSError: the disk failed.
             ValueError: there are no such parts, or the target has another size.
         """
         entry, path = self._listed(object_id)
-        read_parts(self._files, path, entry, (first_part, last_part), target)
+        with self._in_folder():
+            read_parts(self._files, path, entry, (first_part, last_part), target)
 
     def read_part(self, object_id: str, number: int) -> memoryview:
         """Read one part of an object, with its padding; raises as ``read_into`` does."""
@@ -210,7 +252,8 @@ class Disk:
         """Read what comes before an object's parts, and prove it; raises as ``read_into`` does."""
         entry, path = self._listed(object_id)
         try:
-            found = read_file(self._files, path)
+            with self._in_folder():
+                found = read_file(self._files, path)
         except NotOurs as kind:
             raise Damaged(path, f"a file {kind} has its name") from kind
         if (found.object, found.start) != (entry.object, entry.start):
@@ -229,13 +272,18 @@ class Disk:
         Raises:
             OSError: its file could not be removed, and comes back at the next start.
         """
+        with self._lock:
+            entry = self._entries.get(object_id)
         path = self._forget(object_id)
-        if path is None:
+        if path is None or entry is None:
             return
         try:
             stat = self._files.stat(path)
             self._files.unlink(path)
         except FileNotFoundError:
+            if self._folder.is_there():
+                self._count(-entry.size)
+                self._clear_namespace(path.parent.parent)
             return
         except OSError as error:
             log.warning("could not remove a file", extra=facts(file=path, error=error))
@@ -311,7 +359,8 @@ class Disk:
 
     def room(self) -> tuple[int, int]:
         """Bytes of the volume that are free for us, and all that it has."""
-        return self._files.room(self._folder.path)
+        with self._in_folder():
+            return self._files.room(self._folder.path)
 
     def namespaces(self) -> dict[bytes, Identity]:
         """Identities by root; a root whose file was lost has objects but is not here."""
@@ -366,8 +415,11 @@ class Disk:
         """Put all that was written on the medium, so that it survives a power cut.
 
         Raises:
+            FolderGone: the folder is not where it was.
             OSError: the disk failed; what was written before may not survive.
         """
+        if not self._folder.is_there():
+            raise FolderGone(self._folder.path)
         self._folder.full_sync()
         self._index.flush()
         self._index_size = self._index_bytes()

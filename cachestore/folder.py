@@ -107,14 +107,18 @@ class Folder:
                 self.files.restrict(self.path)
             self._lock(os.O_RDWR | (os.O_CREAT if make else 0))
             self.store_id = self._read_store()
-            for path in (self.namespaces, self.tmp, self.quarantine):
-                self.ensure(path)
+            self.make_places()
         except DiskUnavailable:
             self.release()
             raise
         except OSError as error:
             self.release()
             raise DiskUnavailable(self.path, error.strerror or str(error), error.errno) from error
+
+    def make_places(self) -> None:
+        """Make the folders of the store that are missing."""
+        for path in (self.namespaces, self.tmp, self.quarantine):
+            self.ensure(path)
 
     def _make_whole_path(self) -> None:
         for path in reversed((self.path, *self.path.parents)):
@@ -152,6 +156,13 @@ class Folder:
         if store.format > FORMAT:
             raise DiskUnavailable(self.path, f"its format is {store.format}, newer than {FORMAT}")
         return store.id
+
+    def is_there(self) -> bool:
+        """Whether the folder that was claimed still has its name."""
+        try:
+            return self.files.stat(self.store).st_ino == self.files.fstat(self._fd).st_ino
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def release(self) -> None:
         """Let another one own it."""
@@ -265,7 +276,13 @@ class Folder:
 
     def set_aside(self, path: Path) -> None:
         """Move a damaged file to the quarantine."""
-        self.files.rename(path, self.quarantine / f"{path.name}.{time.time_ns():x}")
+        aside = self.quarantine / f"{path.name}.{time.time_ns():x}"
+        try:
+            self.files.rename(path, aside)
+        except FileNotFoundError:
+            self.files.stat(path)  # or else it is the file that has gone
+            self.ensure(self.quarantine)
+            self.files.rename(path, aside)
 
     def trim_quarantine(self) -> int:
         """Remove the oldest files beyond the quarantine's bounds.

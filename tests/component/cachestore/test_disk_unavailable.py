@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bramley.cachestore.disk import Disk
+from bramley.cachestore.disk import Disk, FolderGone
 from bramley.cachestore.folder import DiskUnavailable
 from support.failing_files import FailingFiles
 from support.stored import IDENTITY, ROOT, Disks, fill, make_stored, read
@@ -90,10 +90,14 @@ def test_b031_a_folder_that_goes_away_costs_only_its_content(disks: Disks, tmp_p
     disk = disks.open(tmp_path / "store")
     one, two = fill(disk, 2)
     shutil.rmtree(tmp_path / "store")
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(FolderGone):
         disk.write(*make_stored(3))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FolderGone):
         read(disk, one)
+    with pytest.raises(FolderGone):
+        disk.prove_header(one.id)
+    with pytest.raises(FolderGone):
+        disk.room()
     with pytest.raises(OSError, match="No such file"):
         disk.put_namespace(ROOT, IDENTITY)  # of objects that it has
     disk.remove(one.id)
@@ -101,9 +105,46 @@ def test_b031_a_folder_that_goes_away_costs_only_its_content(disks: Disks, tmp_p
     disk.touch([one.id], 1.0)
     assert disk.objects() == []
     assert disk.used_bytes >= 0
-    disk.flush()
+    with pytest.raises(FolderGone):
+        disk.flush()
     disk.close(clean=True)
     assert not (tmp_path / "store").exists()
+
+
+def test_a_folder_that_was_moved_away_and_replaced_is_not_the_one(
+    disks: Disks, tmp_path: Path
+) -> None:
+    disk = disks.open(tmp_path / "store")
+    (one,) = fill(disk, 1)
+    (tmp_path / "store").rename(tmp_path / "moved")
+    other = Disk.open(tmp_path / "store")
+    with pytest.raises(FolderGone):
+        read(disk, one)
+    other.close(clean=True)
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "moved").rename(tmp_path / "store")
+    assert read(disk, one)
+
+
+@pytest.mark.parametrize("name", ["tmp", "quarantine", "ns", "ns/*", "ns/*/??"])
+def test_b031_a_folder_inside_that_was_removed_is_made_again(
+    disks: Disks, tmp_path: Path, name: str
+) -> None:
+    disk = disks.open(tmp_path)
+    disk.put_namespace(ROOT, IDENTITY)
+    one, two = fill(disk, 2)
+    for path in tmp_path.glob(name):
+        shutil.rmtree(path)
+    disk.remove(one.id)
+    disk.write(*make_stored(0))
+    assert read(disk, one)
+    disk.quarantine(one.id)
+    fill(disk, 1)
+    disk.remove(two.id)
+    again = disks.open(tmp_path)
+    assert again.objects() == [one]
+    assert again.namespaces() == {ROOT: IDENTITY}
+    assert len(list((tmp_path / "quarantine").iterdir())) == 1
 
 
 def test_a_folder_has_one_owner(disks: Disks, tmp_path: Path) -> None:
