@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 from bramley.cachestore import keys
 from bramley.cachestore.catalogue import Entry
-from bramley.cachestore.copying import checksums_of
 from bramley.cachestore.keys import HASH_BYTES, Identity
 from bramley.cachestore.matching import Query
 from bramley.cachestore.objects import BLOCK
@@ -86,6 +84,7 @@ class Proved:
         size: of those.
         damaged: ids of those that did not stand it.
         unreadable: ids of those that the disk did not give this time, and that are kept.
+        missing: ids of those whose file has gone.
         last: to go on after; empty once all were looked at.
     """
 
@@ -93,6 +92,7 @@ class Proved:
     size: int = 0
     damaged: list[str] = field(default_factory=list[str])
     unreadable: list[str] = field(default_factory=list[str])
+    missing: list[str] = field(default_factory=list[str])
     last: str = ""
 
 
@@ -291,11 +291,17 @@ async def prove(
         with leased(store, entry):
             proving = store.tiers.prove_file(entry) if files_only else _is_whole(store, entry)
             if not await proving:
-                is_kept = entry.id in store.tiers.catalogue.entries
-                (done.unreadable if is_kept else done.damaged).append(entry.id)
+                _bad(done, entry).append(entry.id)
         done.objects += 1
         done.size += entry.object.payload_bytes
     return done
+
+
+def _bad(done: Proved, entry: Entry) -> list[str]:
+    """Where an object belongs that was not proved."""
+    if entry.on_disk:
+        return done.unreadable
+    return done.missing if entry.was_missing else done.damaged
 
 
 @contextmanager
@@ -317,11 +323,7 @@ async def _is_whole(store: Store, entry: Entry) -> bool:
         return False
     if entry.run is None:
         return True
-    parts = entry.object.parts
-    payload = store.tiers.memory.view(entry.run)
-    sizes = [part.nbytes for part in parts]
-    found = await asyncio.to_thread(partial(checksums_of, payload, sizes))
-    if found == [part.checksum for part in parts]:
+    if await store.tiers.is_whole_in_ram(entry):
         return True
     if entry.id in store.tiers.catalogue.entries:
         store.tiers.quarantine(entry)

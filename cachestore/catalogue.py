@@ -36,6 +36,7 @@ class Entry:
         disk_clock: of the SSD tier.
         is_orphan: whether what it follows is missing, so that no prompt reaches it.
         failed_reads: of its file, for which it is not to blame.
+        was_missing: whether its file was not there when it was last looked for.
         pinned_until_s: an administrator's pin.
     """
 
@@ -53,6 +54,7 @@ class Entry:
     disk_clock: float = 0.0
     is_orphan: bool = False
     failed_reads: int = 0
+    was_missing: bool = False
     pinned_until_s: float = 0.0
 
     @property

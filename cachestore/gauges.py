@@ -33,7 +33,9 @@ def gauges(
         "ram_segment_bytes": tiers.memory.arena.total_bytes,
         "ram_budget_bytes": tiers.memory.arena.budget,
         "ssd_is_on": int(disk is not None),
-        "ssd_is_failing": int(tiers.is_disk_failing or tiers.reads.late > 0),
+        "ssd_is_failing": int(
+            tiers.is_disk_failing or tiers.reads.late > 0 or not tiers.has_folder
+        ),
         "ssd_late_reads": tiers.reads.late,
         "sessions": len(tiers.sessions),
         "pending": len(tiers.pending),

@@ -55,6 +55,8 @@ COUNTERS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
         "where",
         {"stored": "corrupt", "seal": "corrupt_seals"},
     ),
+    ("missing_files", "Files of objects that were not there", "", {"": "missing_files"}),
+    ("rewritten_objects", "Objects in RAM whose file was lost", "", {"": "rewritten"}),
     ("expired_read_leases", "Read leases that nobody renewed", "", {"": "expired_reads"}),
     ("written_bytes", "Payload written to the disk", "", {"": "written_bytes"}),
     ("late_reads", "Reads that the disk did not answer in time", "", {"": "late_reads"}),
@@ -81,7 +83,7 @@ GAUGES: tuple[tuple[str, str], ...] = (
     ("ssd_is_on", "1 if there is an SSD tier"),
     (
         "ssd_is_failing",
-        "1 while the disk is full or sick: writing is left alone, or reads are late",
+        "1 while the disk is full, sick or not there: writing is left alone, or reads fail",
     ),
     ("breaker_is_full", "1 while writing is left alone because there is no room"),
     ("breaker_wait_s", "Seconds until writing is tried again"),

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 QUIET_S = 1.0  # without a request, until the store counts as idle
 LOOK_S = 0.5
+GONE_S = 60.0  # between two looks at a disk whose folder is not there
 ROUND_S = 86_400.0  # from one round's end to the next one's start
 NOTE_S = 10.0
 
@@ -71,7 +72,7 @@ class Scrubber:
         try:
             await self._idle()
             if not await self._tiers.prove_header(entry):
-                self._tiers.counts["scrub_corrupt"] += not entry.on_disk
+                self._tiers.counts["scrub_corrupt"] += not (entry.on_disk or entry.was_missing)
                 return
             for number, part in enumerate(entry.object.parts):
                 await self._idle()
@@ -79,12 +80,14 @@ class Scrubber:
                     return
                 started_s, size = monotonic(), padded(part.nbytes)
                 if not await self._tiers.prove_part(entry, number):
-                    self._tiers.counts["scrub_corrupt"] += not entry.on_disk
+                    self._tiers.counts["scrub_corrupt"] += not (entry.on_disk or entry.was_missing)
                     return
                 self._tiers.counts["scrubbed_bytes"] += size
                 await asyncio.sleep(max(0.0, size / self._rate - (monotonic() - started_s)))
         except Overloaded as late:  # the next round will try it again
             log.warning("not scrubbed", extra=facts(object=entry.id, error=late))
+            if not self._tiers.has_folder:
+                await asyncio.sleep(GONE_S)
         finally:
             entry.holds -= 1
             self._tiers.free_retired()

@@ -406,6 +406,7 @@ class StoreServer(cachestore_pb2_grpc.CacheStoreServiceServicer):
             corrupt=len(done.damaged),
             corrupt_object_ids=done.damaged,
             unreadable=len(done.unreadable),
+            missing=len(done.missing),
             last_object_id=done.last,
             objects_total=len(catalogue.disk if files_only else catalogue.entries),
         )

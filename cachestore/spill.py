@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
-from bramley.cachestore.catalogue import Entry
-from bramley.cachestore.disk import Disk, DiskFull
+from bramley.cachestore.catalogue import Entry, Place
+from bramley.cachestore.disk import Disk, DiskFull, FolderGone
 from bramley.cachestore.format import file_bytes
 from bramley.cachestore.namespaces import Namespace
 from bramley.cachestore.points import Points
@@ -81,6 +81,7 @@ class Spiller:
         self._is_trimming = False
         self._work = asyncio.Event()
         self._progress = asyncio.Event()
+        tiers.wake = self._work.set
 
     def wake(self) -> None:
         """There is something to write, or the store is used for the first time."""
@@ -129,6 +130,9 @@ class Spiller:
     # Writing
 
     async def _spill(self, entry: Entry) -> None:
+        if self._parent_waits(entry):
+            self._tiers.pending.move_to_end(entry.id)  # both have lost their files
+            return
         if not self._has_parent(entry) or file_bytes(entry.object) > self.budget:
             self._tiers.settle(entry, "failed")
             return
@@ -150,17 +154,25 @@ class Spiller:
             self._tiers.free_retired()
 
     def _has_parent(self, entry: Entry) -> bool:
+        return all(place is not None and place.entry.on_disk for place in self._parents(entry))
+
+    def _parent_waits(self, entry: Entry) -> bool:
+        pending = self._tiers.pending
+        return any(
+            place is not None and place.entry.id in pending for place in self._parents(entry)
+        )
+
+    def _parents(self, entry: Entry) -> Sequence[Place | None]:
         stored = entry.object
-        namespace = self._namespaces[stored.root]
+        namespace = self._namespaces.get(stored.root)
+        if stored.parent == stored.root or namespace is None:
+            return ()
         groups = namespace.parent_groups(stored.group)
-        if stored.parent == stored.root or not groups:
-            return True
-        places = [self._tiers.catalogue.block(group, stored.parent) for group in groups]
-        return all(place is not None and place.entry.on_disk for place in places)
+        return [self._tiers.catalogue.block(group, stored.parent) for group in groups]
 
     def _may_try_again(self, entry: Entry, error: OSError) -> bool:
         """Whether it waits for the next try: for room it does, for a sick disk so often."""
-        if isinstance(error, DiskFull):
+        if isinstance(error, DiskFull | FolderGone):
             return True
         tries = self._failures.get(entry.id, 0) + 1
         self._failures = {entry.id: tries}  # the first one that waits is the only one tried

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from bramley.cachestore.arena import Run
 from bramley.cachestore.catalogue import Catalogue, Entry, Fate
-from bramley.cachestore.disk import Disk
+from bramley.cachestore.copying import checksums_of
+from bramley.cachestore.disk import Disk, FolderGone
 from bramley.cachestore.events import Events
 from bramley.cachestore.eviction import Order
 from bramley.cachestore.format import Damaged
@@ -57,6 +58,8 @@ class Tiers:
         failed: objects of each namespace that never came to the disk, since its last flush.
         events: for the router.
         is_disk_failing: whether writing is suspended; set by the spiller.
+        has_folder: whether the disk's folder was there when it was last read.
+        wake: calls the spiller to what is pending.
         asked_s: when a worker last asked for something.
         reads: the threads that read the disk.
         writes: the one that changes it.
@@ -80,6 +83,8 @@ class Tiers:
         self.failed: Counter[bytes] = Counter()
         self.events = Events()
         self.is_disk_failing = False
+        self.has_folder = True
+        self.wake: Callable[[], None] = lambda: None
         self.asked_s = 0.0
         self.ssd_rate = 1e9
         self._retired: list[tuple[Entry, Run]] = []
@@ -191,7 +196,7 @@ class Tiers:
         """Have an object's bytes in RAM; the caller holds it by a lease.
 
         Raises:
-            Overloaded: there is no room for it, or the disk does not answer in time.
+            Overloaded: there is no room for it, the disk does not answer in time, or it has gone.
             UnknownResource: it turned out to be damaged, or was discarded.
         """
         while entry.run is None:
@@ -216,12 +221,15 @@ class Tiers:
             await self._read(entry, run)
         except Late as late:
             raise self._late_read() from late
+        except FolderGone as gone:
+            raise self._folder_gone(gone) from gone
         except OSError as error:
-            self._read_failed(entry, error)
+            await self._read_failed(entry, error)
             raise UnknownResource("object", entry.id) from error
         finally:
             entry.holds -= 1
             self.free_retired()
+        self.has_folder = True
         if entry.id not in self.catalogue.entries:
             self.memory.give(run)
             raise UnknownResource("object", entry.id)
@@ -257,23 +265,67 @@ class Tiers:
         self.counts["late_reads"] += 1
         return Overloaded("the disk does not answer", reason="DISK_LATE", retry_after_s=1.0)
 
-    def _read_failed(self, entry: Entry, error: OSError) -> None:
-        """Quarantine what is damaged, and what the disk does not give however often."""
+    def _folder_gone(self, gone: FolderGone) -> Overloaded:
+        if self.has_folder:
+            log.warning("the disk tier has gone", extra=facts(error=gone))
+        self.has_folder = False
+        return Overloaded("the disk tier's folder is not there", reason="DISK_GONE")
+
+    async def _read_failed(self, entry: Entry, error: OSError) -> None:
+        """Use a file no more that is damaged, missing, or that the disk does not give ever.
+
+        What is whole in RAM is written again; the caller holds or leases it.
+        """
         log.warning("unreadable", extra=facts(object=entry.id, error=error))
         entry.failed_reads += 1
-        is_lost = isinstance(error, Damaged | FileNotFoundError)
-        if entry.id in self.catalogue.entries and (is_lost or entry.failed_reads >= READ_TRIES):
+        is_missing = isinstance(error, FileNotFoundError)
+        is_lost = is_missing or isinstance(error, Damaged) or entry.failed_reads >= READ_TRIES
+        if not is_lost:
+            return
+        is_whole = await self.is_whole_in_ram(entry)
+        if not entry.on_disk:
+            return  # it left meanwhile, or another one found out
+        entry.was_missing = is_missing
+        self.counts["missing_files"] += is_missing
+        if is_whole:
+            self.counts["corrupt"] += not is_missing
+            self._write_again(entry)
+        elif is_missing:
+            self.discard(entry, "failed")
+        else:
             self.quarantine(entry)
+
+    async def is_whole_in_ram(self, entry: Entry) -> bool:
+        """Prove an object's bytes in RAM; False if they are not there."""
+        if entry.run is None:
+            return False
+        parts = entry.object.parts
+        sizes = [part.nbytes for part in parts]
+        sums = await asyncio.to_thread(checksums_of, self.memory.view(entry.run), sizes)
+        return sums == [part.checksum for part in parts]
+
+    def _write_again(self, entry: Entry) -> None:
+        """Let an object that has lost its file wait for the disk once more."""
+        assert self.disk is not None
+        self.writes.start(self.disk.remove if entry.was_missing else self.disk.quarantine, entry.id)
+        self.catalogue.left_disk(entry)
+        entry.failed_reads, entry.fate = 0, "pending"
+        self.pending[entry.id] = entry
+        self.pending_bytes += entry.object.payload_bytes
+        self.counts["rewritten"] += 1
+        self.order.update_all([entry.id])
+        self.events.add(entry.object, "ram")
+        self.wake()
 
     async def prove_file(self, entry: Entry) -> bool:
         """Read an object's file and compare its checksums; the caller holds or leases it.
 
         Returns:
-            False if it is damaged, and nobody is served from it any more, or if the disk did not
-            give it this time.
+            False if it is damaged or missing, and nobody is served from it any more, or if the disk
+            did not give it this time.
 
         Raises:
-            Overloaded: the disk does not answer in time.
+            Overloaded: the disk does not answer in time, or its folder is not there.
         """
         if not await self.prove_header(entry):
             return False
@@ -286,7 +338,7 @@ class Tiers:
             As ``prove_file`` does.
 
         Raises:
-            Overloaded: the disk does not answer in time.
+            Overloaded: the disk does not answer in time, or its folder is not there.
         """
         if self.disk is None or not entry.on_disk:
             return entry.id in self.catalogue.entries
@@ -305,7 +357,7 @@ class Tiers:
             As there.
 
         Raises:
-            Overloaded: the disk does not answer in time.
+            Overloaded: the disk does not answer in time, or its folder is not there.
         """
         if self.disk is None or not entry.on_disk:
             return entry.id in self.catalogue.entries
@@ -318,7 +370,7 @@ class Tiers:
             The part with its padding. None where ``prove_file`` would say False, or without a file.
 
         Raises:
-            Overloaded: the disk does not answer in time.
+            Overloaded: the disk does not answer in time, or its folder is not there.
         """
         if self.disk is None or not entry.on_disk:
             return None
@@ -334,13 +386,18 @@ class Tiers:
         work = self.reads.start(call, entry.id, *arguments)
         self._reading_bytes += size
         try:
-            return await work.within(READ_WAIT_S + self._reading_bytes / SLOWEST_RATE)
+            read = await work.within(READ_WAIT_S + self._reading_bytes / SLOWEST_RATE)
         except Late as late:
             raise self._late_read() from late
+        except FolderGone as gone:
+            raise self._folder_gone(gone) from gone
         except OSError as error:
             if entry.on_disk:
-                self._read_failed(entry, error)
+                await self._read_failed(entry, error)
             return None
+        else:
+            self.has_folder = True
+            return read
         finally:
             self._reading_bytes -= size
 
@@ -410,7 +467,8 @@ class Tiers:
         ended = sum(
             self.counts[fate] for fate in ("spilled", "superseded", "evicted_clean", "failed")
         )
-        assert self.counts["sealed"] == ended + len(self.pending), "a sealed object has no fate"
+        begun = self.counts["sealed"] + self.counts["rewritten"]
+        assert begun == ended + len(self.pending), "a sealed object has no fate"
         assert self.pending_bytes == sum(
             entry.object.payload_bytes for entry in self.pending.values()
         )

@@ -56,11 +56,13 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
         objects: that were looked at.
         corrupt: ids of damaged ones, which are set aside.
         unreadable: that could not be read this time, and are kept.
+        missing: whose file has gone.
     """
 
     objects: int
     corrupt: list[str]
     unreadable: int = 0
+    missing: int = 0
 
 
 class CachedObject(msgspec.Struct, frozen=True, kw_only=True):

@@ -163,7 +163,7 @@ class Store:
         Returns:
             What was found.
         """
-        proved, corrupt, unreadable, last = 0, list[str](), 0, ""
+        proved, corrupt, unreadable, missing, last = 0, list[str](), 0, 0, ""
         while True:
             request = pb.ScrubRequest(
                 after_object_id=last, limit=_PROVED_A_CALL, files_only=files_only
@@ -173,9 +173,12 @@ class Store:
             proved, last = proved + told.objects, told.last_object_id
             corrupt += told.corrupt_object_ids
             unreadable += told.unreadable
+            missing += told.missing
             on_progress(_share(proved, told.objects_total))
             if not last:
-                return Verified(objects=proved, corrupt=corrupt, unreadable=unreadable)
+                return Verified(
+                    objects=proved, corrupt=corrupt, unreadable=unreadable, missing=missing
+                )
 
     def export_to(self, path: str, object_ids: Sequence[str], on_progress: OnProgress) -> Exported:
         """Have it write prefixes to a new file of its machine; ``path`` is absolute."""

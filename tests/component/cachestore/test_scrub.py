@@ -4,13 +4,17 @@ import asyncio
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bramley.cachestore import admin, scrub
+from bramley.cachestore.admin import Proved
 from bramley.cachestore.files import Files
+from bramley.cachestore.process import StoreProcess
 from bramley.cachestore.tiers import READ_TRIES
+from bramley.common.errors import Overloaded
 from bramley.protos.v1 import cachestore_pb2 as pb
 from support.core import drop_copies
 from support.failing_files import FailingFiles
@@ -226,3 +230,75 @@ async def test_what_the_disk_does_not_give_for_once_is_neither_damaged_nor_given
         assert await one.read(ids(513)) == 512
         assert not process.store.counts["scrub_corrupt"]
         assert not process.store.counts["corrupt"]
+
+
+async def proved(process: StoreProcess, *, files_only: bool = True) -> Proved:
+    entries = process.store.tiers.catalogue.in_order()
+    done = await admin.prove(process.store, entries, files_only=files_only)
+    process.store.check()
+    return done
+
+
+async def test_a_missing_file_is_not_called_damaged(tmp_path: Path) -> None:
+    files = await fill(tmp_path, 2)
+    async with local_store(settings(folder=str(tmp_path)), epoch=2) as (process, _):
+        files[0].unlink()
+        done = await proved(process)
+        assert (done.missing, done.damaged, done.unreadable) == ([files[0].stem], [], [])
+        assert process.store.counts["missing_files"] == 1
+        assert not process.store.counts["corrupt"]
+        assert (await proved(process)).objects == 1
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, flip, flip_header])
+async def test_what_is_whole_in_ram_is_written_again_parents_before_children(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    async with (
+        local_store(settings(folder=str(tmp_path))) as (process, target),
+        worker(target) as one,
+    ):
+        for block in range(6):
+            await one.put(ids((block + 1) * 256), first_block=block)
+        assert (await process.flush(b"")).ok
+        for file in await asyncio.to_thread(object_files, tmp_path):
+            spoil(file)
+        done = await proved(process)
+        assert len(done.missing if spoil == Path.unlink else done.damaged) == 6
+        assert (await process.flush(b"")).ok
+        assert process.store.counts["rewritten"] == 6
+        await one.idle()
+        drop_copies(process.store)
+        assert await one.read(ids(6 * 256 + 1)) == 6 * 256
+        await one.idle()
+        process.store.check()
+    async with local_store(settings(folder=str(tmp_path)), epoch=2) as (process, _):
+        assert (await proved(process)).objects == 6
+
+
+async def test_a_folder_that_has_gone_costs_no_object(tmp_path: Path) -> None:
+    here, away = tmp_path / "here", tmp_path / "away"
+    async with (
+        local_store(settings(folder=str(here))) as (process, target),
+        worker(target) as one,
+    ):
+        await one.put(ids(512, 0))
+        await one.put(ids(512, 1))
+        assert (await process.flush(b"")).ok
+        here.rename(away)
+        with pytest.raises(Overloaded, match="folder is not there"):
+            await proved(process)
+        assert process.store.gauges()["ssd_is_failing"]
+        assert not (await process.flush(b"")).ok
+        assert await one.read(ids(513, 0)) == 512  # from RAM
+        await one.idle()
+        drop_copies(process.store)
+        assert await one.read(ids(513, 0)) == 0
+        await one.put(ids(512, 2))
+        assert not (await process.flush(b"")).ok
+        away.rename(here)
+        assert [await one.read(ids(513, seed)) for seed in range(3)] == [512, 512, 512]
+        assert process.store.gauges()["objects"] == 3
+        assert not process.store.counts["corrupt"]
+        assert not process.store.counts["failed"]
+        await one.idle()
