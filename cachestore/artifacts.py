@@ -13,6 +13,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import Annotated
 
 import msgspec
 
@@ -63,6 +64,10 @@ class Unsafe(Unfit):
     default_reason = "ARTIFACT_UNSAFE"
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]  # what JSON carries everywhere
+_Version = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+
+
 class NamespaceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A namespace; ``root`` is in hex."""
 
@@ -80,13 +85,13 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A member, and what is in it: for people, and to be compared with what is really in it."""
 
     name: str
-    size: int
+    size: _Number
     sha256: str
     root: str
     kind: Kind
     group: str
-    first_token: int
-    tokens: int
+    first_token: _Number
+    tokens: _Number
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,15 +103,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     format: str = FORMAT
-    version: int = VERSION
-    reader: int = VERSION
+    version: _Version = VERSION
+    reader: _Version = VERSION
     namespaces: tuple[NamespaceRecord, ...]
     files: tuple[FileRecord, ...]
 
 
 class _Beginning(msgspec.Struct):
     format: str = ""
-    reader: int = 0
+    reader: _Version = VERSION
 
 
 # Writing
