@@ -275,6 +275,15 @@ class Spiller:
         if missing:
             raise DiskFull(errno.ENOSPC, f"{missing} bytes are missing, and nothing can go")
 
+    async def could_hold(self, size: int) -> bool:
+        """Whether there is room for ``size`` bytes, or can be made; so too if nothing tells now."""
+        if self._tiers.writes.is_stuck:
+            return True
+        try:
+            return await self._missing(size) <= self._tiers.catalogue.disk_bytes
+        except OSError:
+            return True
+
     async def _missing(self, size: int) -> int:
         free, _ = await self._on_disk(0, self._disk.room)
         return shortage(size, self._disk.used_bytes, self.budget, free, self._floor)

@@ -90,6 +90,7 @@ async def unpack(store: Store, path: Path, files: Files) -> AsyncGenerator[Unpac
         await asyncio.to_thread(archive.open)
         manifest = await asyncio.to_thread(archive.manifest)
         _check_room(store, manifest)
+        await _check_volume(store, manifest)
         _check_groups(store, manifest)
         largest = max(one.size for one in manifest.files)
         staging = await asyncio.to_thread(create, padded(largest), writable=True)
@@ -140,6 +141,14 @@ def _check_room(store: Store, manifest: Manifest) -> None:
         if size > limit:
             problem = f"{size} bytes of it have no room in {limit}: raise {what}"
             raise Overloaded(problem, reason="NO_ROOM")
+
+
+async def _check_volume(store: Store, manifest: Manifest) -> None:
+    """Refuse what would not fit if all others left for it, before any of them does."""
+    total = sum(one.size for one in manifest.files)
+    if store.spiller is not None and not await store.spiller.could_hold(total):
+        problem = f"{total} bytes of it have no room on the disk, even if all else there left"
+        raise Overloaded(problem, reason="NO_ROOM")
 
 
 def _check_groups(store: Store, manifest: Manifest) -> None:

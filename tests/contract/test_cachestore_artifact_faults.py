@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from bramley.cachestore import admin
 from bramley.cachestore.exchange import Published, Refusal
-from bramley.cachestore.files import Files
+from bramley.cachestore.files import Files, on_disk
 from bramley.cachestore.objects import padded
 from bramley.cachestore.pack import pack
 from bramley.cachestore.process import StoreProcess
@@ -268,6 +268,24 @@ async def test_a_file_that_changes_after_it_was_proved_is_found_out(archive: Pat
             await unpacked(process.store, archive, ChangingFiles())
         assert not process.store.tiers.catalogue.entries
         check_nothing_is_held(process.store)
+
+
+@pytest.mark.parametrize("short_of", ["disk_bytes", "keep_free_bytes"])
+async def test_an_import_that_no_eviction_makes_room_for_is_refused_before_any(
+    tmp_path: Path, archive: Path, short_of: str
+) -> None:
+    folder = tmp_path / "small"
+    async with local_store(settings(folder=str(folder))) as (_, target), worker(target) as one:
+        for seed in range(1, 5):
+            await one.put(ids(512, seed))
+        await one.client.flush()
+    few = {"disk_bytes": on_disk(Files().stat(archive)), "keep_free_bytes": 1 << 61}
+    chosen = settings(folder=str(folder), **{short_of: few[short_of]})
+    async with local_store(chosen, epoch=2) as (process, _):
+        with pytest.raises(BramleyError, match="even if all else there left") as caught:
+            await unpacked(process.store, archive, Files())
+        assert caught.value.reason == "NO_ROOM"
+        assert len(process.store.tiers.catalogue.disk) == 4
 
 
 async def import_and_kill(child: StoreChild, archive: Path) -> None:
