@@ -1,6 +1,7 @@
 """Asks a node's cache store itself, past the router: what it holds, and what is to become of it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 import grpc
@@ -16,7 +17,9 @@ from bramley.client.cache import (
     StoreStats,
     Verified,
 )
+from bramley.common.errors import StoreLost
 from bramley.common.rpc import CHANNEL_OPTIONS
+from bramley.common.status import RemoteError
 from bramley.common.wire import short_name, to_duration, to_seconds
 from bramley.protos.v1 import cachestore_pb2 as pb
 from bramley.protos.v1.cachestore_pb2_grpc import CacheStoreServiceStub
@@ -24,12 +27,15 @@ from bramley.protos.v1.cachestore_pb2_grpc import CacheStoreServiceStub
 ANSWER_S = 30.0  # for what reads no payload
 SHORT_ID = 8
 _PROVED_A_CALL = 8
+_GRPCS_OWN = {"UNAVAILABLE", "UNKNOWN", "CANCELLED"}  # the store's errors have a reason
 
 OnProgress = Callable[[float], None]
 
 
 class Store:
-    """One store, over a channel that ends with the block; each call raises RemoteError.
+    """One store, over a channel that ends with the block.
+
+    Each call raises RemoteError, or StoreLost if the store does not answer it.
 
     Args:
         target: gRPC target.
@@ -61,13 +67,13 @@ class Store:
 
     def stats(self, timeout_s: float = ANSWER_S) -> StoreStats:
         """Read its counts."""
-        with replies.remote_errors():
+        with _answers():
             told = self._stub.Stats(pb.StatsRequest(), timeout=timeout_s)
         return StoreStats(counters=dict(told.counters), gauges=dict(told.gauges))
 
     def namespaces(self) -> list[CachedNamespace]:
         """Describe all namespaces."""
-        with replies.remote_errors():
+        with _answers():
             told = self._stub.ListNamespaces(pb.ListNamespacesRequest(), timeout=ANSWER_S)
         return [
             CachedNamespace(
@@ -103,7 +109,7 @@ class Store:
                 after_object_id=last,
                 limit=page,
             )
-            with replies.remote_errors():
+            with _answers():
                 told = self._stub.List(request, timeout=ANSWER_S).objects
             if not told:
                 return
@@ -131,19 +137,19 @@ class Store:
     def pin(self, object_ids: Sequence[str], seconds: float) -> Pinned:
         """Keep objects from leaving for a while."""
         request = pb.PinRequest(object_ids=object_ids, ttl=to_duration(seconds))
-        with replies.remote_errors():
+        with _answers():
             told = self._stub.Pin(request, timeout=ANSWER_S)
         return Pinned(objects=told.pinned, bytes=told.pinned_bytes, bytes_max=told.pinned_bytes_max)
 
     def unpin(self, object_ids: Sequence[str]) -> int:
         """Let objects leave again: how many there were."""
-        with replies.remote_errors():
+        with _answers():
             request = pb.UnpinRequest(object_ids=object_ids)
             return self._stub.Unpin(request, timeout=ANSWER_S).unpinned
 
     def evict(self, object_ids: Sequence[str]) -> Evicted:
         """Remove objects, as far as nothing speaks against it."""
-        with replies.remote_errors():
+        with _answers():
             told = self._stub.Evict(pb.EvictRequest(object_ids=object_ids), timeout=ANSWER_S)
         return Evicted(
             objects=told.evicted,
@@ -168,7 +174,7 @@ class Store:
             request = pb.ScrubRequest(
                 after_object_id=last, limit=_PROVED_A_CALL, files_only=files_only
             )
-            with replies.remote_errors():
+            with _answers():
                 told = self._stub.Scrub(request)
             proved, last = proved + told.objects, told.last_object_id
             corrupt += told.corrupt_object_ids
@@ -183,7 +189,7 @@ class Store:
     def export_to(self, path: str, object_ids: Sequence[str], on_progress: OnProgress) -> Exported:
         """Have it write prefixes to a new file of its machine; ``path`` is absolute."""
         last = pb.ExportResponse()
-        with replies.remote_errors():
+        with _answers():
             for last in self._stub.Export(pb.ExportRequest(path=path, object_ids=object_ids)):
                 on_progress(_share(last.bytes, last.bytes_total))
         return Exported(objects=last.objects, bytes=last.bytes, left_out=last.left_out)
@@ -191,7 +197,7 @@ class Store:
     def import_from(self, path: str, on_progress: OnProgress) -> Imported:
         """Have it take in the prefixes of a file of its machine; ``path`` is absolute."""
         last = pb.ImportResponse()
-        with replies.remote_errors():
+        with _answers():
             for last in self._stub.Import(pb.ImportRequest(path=path)):
                 # Proving and storing are each a half of the work.
                 done = last.bytes_proved + (last.bytes if last.objects else 0)
@@ -199,6 +205,28 @@ class Store:
         return Imported(
             objects=last.objects, bytes=last.bytes, skipped=last.skipped, held=last.held
         )
+
+
+@contextmanager
+def _answers() -> Generator[None]:
+    """Raise what it answered with, or that it does not answer any more.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        StoreLost: it is not there, or died or was stopped under the call.
+        RemoteError: it answered with an error.
+    """
+    try:
+        with replies.remote_errors():
+            yield
+    except RemoteError as error:
+        if error.reason not in _GRPCS_OWN:
+            raise
+        is_there = "connect" not in error.message
+        words = "died or was stopped under the call" if is_there else "does not answer"
+        raise StoreLost(f"the cache store {words}") from error
 
 
 def _share(done: int, total: int) -> float:

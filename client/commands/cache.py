@@ -141,7 +141,7 @@ def _say_proof(found: "Verified", what: str) -> None:
         f"{count} of {found.objects} {what} {outcome}"
         for count, outcome in (
             (len(found.corrupt), "were damaged, and are set aside"),
-            (found.missing, "had lost their file"),
+            (found.missing, "are not on the disk any more"),
             (found.unreadable, "could not be read, and are kept: try again"),
         )
         if count

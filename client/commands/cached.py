@@ -150,7 +150,7 @@ def export(  # noqa: PLR0913 -- an option each
 ) -> None:
     """Write prefixes, with all that it takes to use them, to one file."""
     wanted = _selection(object_ids, session, model, namespace, everything=everything)
-    path = file.expanduser().absolute()
+    path = _path(file)
     with opened(context.obj) as target, progress_bar() as bar:
         found = [one.id for one in _selected(target, wanted)]
         done = target.export_to(str(path), found, lambda share: bar.draw("exporting", share))
@@ -164,7 +164,7 @@ def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="That `export` wrote.")],
 ) -> None:
     """Take in the prefixes of a file, once all of it is proved."""
-    path = file.expanduser().absolute()
+    path = _path(file)
     with opened(context.obj) as target, progress_bar() as bar:
         done = target.import_from(str(path), lambda share: bar.draw("importing", share))
     typer.echo(
@@ -173,6 +173,12 @@ def import_file(
     )
     if done.held:
         typer.echo(f"{_objects(done.held)} of them in RAM alone: nothing is written now")
+
+
+def _path(file: Path) -> Path:
+    if str(file) == "-":
+        raise InvalidRequest("FILE", "is the name of a file: the store reads and writes no stream")
+    return file.expanduser().absolute()
 
 
 def _selection(

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Generator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from bramley.cachestore.disk import Disk
@@ -176,6 +177,22 @@ def test_verify_looks_at_the_files_of_a_stopped_cluster(
     assert shell.run("verify", "--folder", str(kept)) == 0
     assert shell.run("verify") == 2
     assert str(shell.state_dir / "cache.noindex") in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (grpc.StatusCode.UNKNOWN, "Stream removed"),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed"),
+        (grpc.StatusCode.CANCELLED, "CANCELLED"),
+    ],
+)
+def test_a_store_that_dies_or_stops_under_a_call_is_told_in_plain_words(
+    shell: Shell, store: FakeStore, capsys: Output, code: grpc.StatusCode, words: str
+) -> None:
+    store.objects, store.ends_with = ["01"], (code, words)
+    assert shell.run("verify") == 1
+    assert "the cache store died or was stopped under the call" in capsys.readouterr().err
 
 
 def test_verify_of_another_folder_is_refused_while_a_cluster_runs(

@@ -18,6 +18,7 @@ from bramley.client import cli
 from bramley.client.commands import cached, connection
 from bramley.common.rpc import new_server
 from bramley.protos.v1 import node_pb2, node_pb2_grpc, worker_pb2, worker_pb2_grpc
+from support.core import drop_copies
 from support.fake_router import write_state
 from support.store import PATIENCE_S, Worker, ids, local_store, settings, worker
 
@@ -309,7 +310,23 @@ async def test_scrub_proves_the_files_and_sets_damaged_ones_aside(
         code, _, err = await sh.run("scrub")
         assert code == 1
         assert err == "bramley: 1 of 4 files were damaged, and are set aside\n"
+        await sh.worker.client.flush()  # from RAM, where it is whole
+        assert (await sh.run("scrub"))[:2] == (0, "4 files are whole\n")
+        drop_copies(sh.store)
+        file.unlink()
+        code, _, err = await sh.run("scrub")
+        assert (code, err) == (1, "bramley: 1 of 4 files are not on the disk any more\n")
         assert len(await sh.objects()) == 3
+
+
+@pytest.mark.parametrize("command", [("export", "-", "--all"), ("import", "-")])
+async def test_no_archive_comes_or_goes_by_a_pipe(
+    tmp_path: Path, capsys: Output, command: tuple[str, ...]
+) -> None:
+    async with shell(tmp_path, capsys) as sh:
+        code, out, err = await sh.run(*command)
+        assert (code, out) == (2, "")
+        assert "FILE: is the name of a file" in err
 
 
 async def test_without_a_disk_tier_everything_but_scrub_works_in_ram(

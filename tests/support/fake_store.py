@@ -23,6 +23,7 @@ class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
         files: those of them that have a file.
         corrupt: ids that Scrub finds damaged.
         unreadable: ids that Scrub cannot read.
+        ends_with: what gRPC itself says of Scrub, as of a store that dies.
         verified: ids that Scrub has proved.
         stats: what Stats tells.
     """
@@ -34,6 +35,7 @@ class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
         self.files: list[str] = []
         self.corrupt: set[str] = set()
         self.unreadable: set[str] = set()
+        self.ends_with: tuple[grpc.StatusCode, str] | None = None
         self.verified: list[str] = []
         self.stats = pb.StatsResponse()
 
@@ -48,6 +50,8 @@ class FakeStore(cachestore_pb2_grpc.CacheStoreServiceServicer):
 
     @override
     def Scrub(self, request: pb.ScrubRequest, context: Context) -> pb.ScrubResponse:
+        if self.ends_with is not None:
+            context.abort(*self.ends_with)
         everything = self.files if request.files_only else self.objects
         after = sorted(one for one in everything if one > request.after_object_id)
         piece = after[: min(request.limit, 3)]  # never more, so that a caller has to ask again
