@@ -59,7 +59,8 @@ async def test_a_folder_that_goes_while_the_store_runs_costs_only_the_disk(
         shutil.rmtree(tmp_path / "disk")
         (answer,) = await one.put(ids(1024), first_block=2)
         assert isinstance(answer, Published)
-        await until(lambda: not process.store.tiers.pending)
+        await until(lambda: process.store.gauges()["ssd_is_failing"] == 1)
+        assert process.store.gauges()["pending"] == 1  # it waits for the folder to come back
         assert await one.read(ids(1100)) == 1024
         await one.idle()
         process.store.check()

@@ -33,9 +33,9 @@ POINTS = (
     "seal.visible:2",
     "spill.begin:2",
     "files.preallocate:2",
-    "files.write:3",
-    "files.write:4",
-    "files.fdatasync:2",
+    "files.write:4",  # after a header, a payload and what the namespace is
+    "files.write:5",
+    "files.fdatasync:3",
     "files.link:2",
     "spill.written:2",
 )
