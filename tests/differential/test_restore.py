@@ -4,6 +4,8 @@ Of full attention any beginning can be restored; of a sliding window or of a rec
 what was kept whole, at the places where it was.
 """
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -58,6 +60,10 @@ class Bench:
         return self.kind == "full"
 
     def shelf(self, **options: int) -> Shelf:
+        """A new one; that another one was full is forgotten."""
+        forgotten = threading.Event()
+        self.saver.engine.save_owed(time.monotonic() + 10.0, forgotten.set)
+        assert forgotten.wait(10.0)
         return Shelf(self.saver.cohort, **options)
 
     def cold(self, prompt: Sequence[int], tokens: int = TOKENS) -> list[int]:

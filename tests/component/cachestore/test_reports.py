@@ -93,6 +93,7 @@ async def test_report_9_without_its_state_a_prompt_is_matched_where_all_groups_a
     ):
         await hybrid(one, 512, 1024)
         assert await one.read(ids(1025)) == 1024
+        assert (await one.client.flush()) is not None  # nothing is being written any more
         await one.idle()
         store = process.store
         for tokens, left in ((1024, 512), (512, 0)):

@@ -15,12 +15,15 @@ EXAMPLES: list[BramleyError] = [
     errors.NotLoaded("later"),
     errors.Overloaded("full", facts={"depth": 3}, retry_after_s=1.5),
     errors.DeviceOom("no memory"),
+    errors.SlowReader("unread"),
     errors.QueueTimeout("waited"),
+    errors.DeadlineUnmeetable("too late", retry_after_s=5.0),
     errors.NoReadyWorker("none", retry_after_s=0.25),
     errors.WorkerLost("llama", tokens_emitted=2),
     errors.StoreLost("died"),
     errors.Draining("stopping"),
     errors.Unsupported("absent"),
+    errors.PoisonRequest("killed two"),
     errors.EngineFault("a bug"),
 ]
 
