@@ -38,7 +38,7 @@ GROUP = Group("kv", required=True, sliceable=True)
 PART_BYTES = 8 << 20  # of a block: a model of 8 billion parameters, 32 layers, bf16
 OBJECT_BLOCKS = 8
 OBJECTS = 8  # 0.5 GB in all
-RAM_BYTES = 1 << 30  # two prompts of three
+RAM_BYTES = PART_BYTES * OBJECT_BLOCKS * OBJECTS  # one prompt of three
 _EPOCHS = itertools.count(1)
 
 
@@ -98,7 +98,12 @@ def measure_match(runs: int) -> None:
 @asynccontextmanager
 async def store(folder: Path, end: signal.Signals = signal.SIGTERM) -> AsyncGenerator[str]:
     """Run a store's process, and end it by that signal: its target."""
-    settings = StoreSettings(folder=str(folder / "disk"), ram_bytes=RAM_BYTES, disk_bytes=4 << 30)
+    settings = StoreSettings(
+        folder=str(folder / "disk"),
+        ram_bytes=RAM_BYTES,
+        disk_bytes=4 << 30,
+        write_queue_bytes=RAM_BYTES,
+    )
     file = folder / "settings.json"
     file.write_bytes(msgspec.json.encode(settings))
     ready, told = os.pipe()
@@ -288,7 +293,7 @@ async def measure_bytes(folder: Path, runs: int) -> None:
             seals.append(await prompt.seal())
             await client.flush()
         for run in range(runs):
-            prompt = prompts[run % len(prompts)]  # the other two are in RAM
+            prompt = prompts[run % len(prompts)]  # another one is in RAM
             reads.append(prompt.cold_read())
             colds.append(await prompt.cold_hit())
             copies.append(prompt.copy())
