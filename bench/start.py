@@ -20,10 +20,9 @@ import uvloop
 import xxhash
 
 from bramley.bench.figures import Required
-from bramley.bench.store import GROUP, connected, store
+from bramley.bench.store import GROUP, IDENTITY, connected, store
 from bramley.cachestore import keys
 from bramley.cachestore.disk import Disk
-from bramley.cachestore.keys import Identity
 from bramley.cachestore.objects import ALIGN, BLOCK, Part, StoredObject
 from bramley.client.commands.screen import print_table
 
@@ -42,10 +41,10 @@ def prompt(line: int) -> bytes:
     return array("I", [line, *range(LINE * BLOCK)]).tobytes()
 
 
-def write(folder: Path, root: bytes, identity: Identity) -> None:
+def write(folder: Path) -> None:
     """Write all the extents as a store does."""
-    disk = Disk.open(folder)
-    disk.put_namespace(root, identity)
+    disk, root = Disk.open(folder), keys.root(IDENTITY)
+    disk.put_namespace(root, IDENTITY)
     for line in range(EXTENTS // LINE):
         tokens = prompt(line)
         chains = [root, *_split(keys.chain(root, tokens))]
@@ -93,15 +92,7 @@ async def measure(folder: Path, runs: int) -> int:
     filled, empty = folder / "filled", folder / "empty"
     for place in (filled, empty):
         place.mkdir()
-    identity = Identity(
-        weights_digest="bench",
-        config_digest="",
-        tokenizer_digest="",
-        kv_scheme=(),
-        layout="",
-        numerics_epoch="",
-    )
-    await asyncio.to_thread(write, filled / "disk", keys.root(identity), identity)
+    await asyncio.to_thread(write, filled / "disk")
     tokens, whole = prompt(3), LINE * BLOCK
     term, kill = signal.SIGTERM, signal.SIGKILL
     found: dict[str, list[float]] = {"empty": [], **{name: [] for name in REQUIRED}}

@@ -35,6 +35,14 @@ from bramley.cachestore.settings import StoreSettings
 from bramley.common.child import ChildContext
 
 GROUP = Group("kv", required=True, sliceable=True)
+IDENTITY = Identity(
+    weights_digest="bench",
+    config_digest="",
+    tokenizer_digest="",
+    kv_scheme=(),
+    layout="",
+    numerics_epoch="",
+)
 PART_BYTES = 8 << 20  # of a block: a model of 8 billion parameters, 32 layers, bf16
 OBJECT_BLOCKS = 8
 OBJECTS = 8  # 0.5 GB in all
@@ -258,17 +266,9 @@ def drop_from_cache(files: list[Path]) -> None:
 async def connected(target: str) -> AsyncGenerator[tuple[StoreClient, bytes]]:
     """Connect a client: it, and the root of its namespace."""
     client = StoreClient.connect(target, "bench", wait_s=30.0)
-    identity = Identity(
-        weights_digest="bench",
-        config_digest="",
-        tokenizer_digest="",
-        kv_scheme=(),
-        layout="",
-        numerics_epoch="",
-    )
     try:
         await client.linked()
-        yield client, await client.open_namespace(identity, [GROUP])
+        yield client, await client.open_namespace(IDENTITY, [GROUP])
     finally:
         await client.close()
 
