@@ -43,6 +43,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Responses = AsyncGenerator[worker_pb2.WorkerServiceGenerateResponse]
 SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 PREFILL_CHUNKS = 4
+DYING_S = 0.05  # what was written leaves the process first
 REPORT_GAP_S = 0.02  # what changes meanwhile is one report: they are not for each request
 
 
@@ -330,7 +331,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 continue
             match action:
                 case "die":
-                    await asyncio.sleep(0.05)  # what was written leaves the process first
+                    await asyncio.sleep(DYING_S)
                     self._die()
                     await asyncio.sleep(3600)
                 case "stall":
