@@ -23,6 +23,7 @@ from support.shelf import Shelf
 from support.tiny_models import config_of, draw
 from support.zoo.lanes import lane_of
 
+SLOW = pytest.mark.slow  # the same way through as another value
 SCOPE = b"one namespace"
 TOKENS = 10
 LENGTHS = (1, 2, 3, 7, 8, 9, 20, 33)  # the windows are of 8
@@ -107,7 +108,7 @@ def test_b013_rows_join_one_that_has_wrapped_and_all_are_reused_together(
 BY_LONG_RUNS = {"state space alone", "state space beside attention in each layer"}
 
 
-@pytest.mark.parametrize("chunk", [16, 48, 112])
+@pytest.mark.parametrize("chunk", [16, pytest.param(48, marks=SLOW), pytest.param(112, marks=SLOW)])
 def test_a_prompt_in_the_scheduler_s_pieces_is_the_whole_bit_for_bit(
     kind: Kind, chunk: int
 ) -> None:
@@ -157,7 +158,7 @@ def test_b015_what_a_model_quantizes_by_itself_is_served_one_at_a_time(window: i
     engine.close()
 
 
-@pytest.mark.parametrize("length", [1, 256, 257])
+@pytest.mark.parametrize("length", [1, pytest.param(256, marks=SLOW), 257])
 def test_b016_the_same_prompt_again_gives_the_same_answer(
     kind: Kind, engine: InProcessEngine, length: int
 ) -> None:
@@ -172,7 +173,7 @@ def test_b016_the_same_prompt_again_gives_the_same_answer(
     assert reused == [length - 1 if length > 1 and kind.goes_back else 0] * 3
 
 
-@pytest.mark.parametrize("length", [257, 300])
+@pytest.mark.parametrize("length", [257, pytest.param(300, marks=SLOW)])
 def test_b016_a_stored_prompt_again_leaves_one_token_to_compute(
     kind: Kind, engine: InProcessEngine, length: int
 ) -> None:
@@ -289,7 +290,7 @@ def test_b020_a_prefill_that_others_overtake_goes_on_where_it_was(kind: Kind, re
     engine.close()
 
 
-@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("restored", [pytest.param(False, marks=SLOW), True])
 def test_b020_a_prefill_that_was_sent_back_is_stored_as_what_it_is(
     kind: Kind, restored: bool
 ) -> None:
