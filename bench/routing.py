@@ -29,6 +29,7 @@ PREFILL_RATE = 2000.0
 STEP_S, ROW_S = 0.02, 0.002  # of a decode step, and for each row in it
 ROWS = 8
 SEEDS = 5
+COUNTED = 3  # requests more than another: then a prefix draws no more
 
 
 @dataclass(eq=False)
@@ -99,6 +100,13 @@ def prefix_only(workers: Sequence[Worker], session: Session, number: int) -> Wor
     return best if _held(best, session) else least_loaded(workers, session, number)
 
 
+def counted(workers: Sequence[Worker], session: Session, number: int) -> Worker:
+    """As the router does, among those that have fewer than three requests more than another."""
+    fewest = min(worker.running for worker in workers)
+    near = [worker for worker in workers if worker.running < fewest + COUNTED]
+    return ours(near, session, number)
+
+
 def ours(workers: Sequence[Worker], session: Session, number: int) -> Worker:
     """As the router does."""
     del number
@@ -111,6 +119,7 @@ POLICIES: dict[str, Policy] = {
     "round robin": round_robin,
     "least loaded": least_loaded,
     "prefix only": prefix_only,
+    "by count": counted,
     "bramley": ours,
 }
 

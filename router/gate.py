@@ -6,7 +6,7 @@ worker is released in one way only, the end of ``Place.seat``'s block.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from math import inf
 from time import monotonic
@@ -112,19 +112,17 @@ class Gate:
         if view.is_failed:
             raise NotServed(view, f"does not start: {view.reason}")
 
-    def compete(self, ask: Ask, prepared: worker_pb2.PrepareResponse) -> None:
-        """Let a prepared request have its turn when it comes.
+    def compete(self, ask: Ask, tokens: int, chains: Sequence[bytes]) -> None:
+        """Let a request of so many prompt tokens have its turn when it comes.
 
         Raises:
             DeadlineUnmeetable: its client would be gone before its first token.
         """
-        chains = split(prepared.block_hashes)
         stored = self._store.match(chains)
         held = max(self.replicas.row_tokens(chains), stored.ram + stored.ssd)
-        tokens = prompt_tokens(prepared) - held
         rate = self.replicas.prefill_rate()
-        prefill_s = tokens / rate if rate else 0.0
-        self._raise(self._line.prepared(ask.id, tokens, prefill_s, monotonic()), ask)
+        prefill_s = (tokens - held) / rate if rate else 0.0
+        self._raise(self._line.prepared(ask.id, tokens - held, prefill_s, monotonic()), ask)
 
     def begun(self, request: RequestId) -> None:
         """Note that its first token is there."""
@@ -184,15 +182,14 @@ class Gate:
     def choose_seat(
         self,
         ask: Ask,
-        prepared: worker_pb2.PrepareResponse,
+        tokens: int,
+        chains: Sequence[bytes],
         avoid: frozenset[str],
     ) -> Replica | None:
         """Choose the worker of a request whose turn it is; None if none is free yet."""
         self._unseated.pop(ask.id, None)
-        chains = split(prepared.block_hashes)
-        choice = self.replicas.choose(
-            prompt_tokens(prepared), monotonic(), chains, self._store.match(chains), avoid
-        )
+        stored = self._store.match(chains)
+        choice = self.replicas.choose(tokens, monotonic(), chains, stored, avoid)
         if choice is None:
             self._unseated[ask.id] = self._places[ask.id]
             return None
@@ -208,11 +205,6 @@ class Gate:
         self._metrics.in_flight.set(self._line.running_count)
         for priority, gauge in self._metrics.queue_depth.items():
             gauge.set(self._line.waiting_of(priority))
-
-
-def prompt_tokens(prepared: worker_pb2.PrepareResponse) -> int:
-    """Count the tokens of a prepared prompt."""
-    return len(prepared.token_ids_le) // TOKEN_BYTES
 
 
 def _turned(before: WorkerView, view: WorkerView) -> bool:
@@ -247,6 +239,8 @@ class Place:
         self._line = line
         self._ask = ask
         self._left_s = wait_max_s
+        self._tokens = 0  # of the prompt, from compete() on
+        self._chains: Sequence[bytes] = ()
         self._failed_on: set[str] = set()  # incarnations
         self._end_call: Callable[[], object] | None = None
         self.news = asyncio.Event()
@@ -277,11 +271,16 @@ class Place:
         Raises:
             DeadlineUnmeetable: it would come too late.
         """
-        self._gate.compete(self._ask, prepared)
+        self._tokens = len(prepared.token_ids_le) // TOKEN_BYTES
+        self._chains = split(prepared.block_hashes)
+        self._gate.compete(self._ask, self._tokens, self._chains)
 
     @asynccontextmanager
-    async def seat(self, prepared: worker_pb2.PrepareResponse) -> AsyncGenerator[Seat]:
+    async def seat(self, answer_tokens: int) -> AsyncGenerator[Seat]:
         """Wait for a place on a ready worker, and hold it while the block lasts.
+
+        Args:
+            answer_tokens: that it may take at most.
 
         Yields:
             The place.
@@ -296,14 +295,12 @@ class Place:
                 await self._wait()
                 continue
             avoid = frozenset(self._failed_on)
-            replica = self._gate.choose_seat(self._ask, prepared, avoid)
+            replica = self._gate.choose_seat(self._ask, self._tokens, self._chains, avoid)
             if replica is None:
                 # A worker that is left alone may be tried by then, and nobody would tell.
                 await self._wait(at_most_s=OPEN_MIN_S)
         self.is_preempted = False
-        booked = self._gate.replicas.book(
-            replica, prompt_tokens(prepared), prepared.max_tokens, monotonic()
-        )
+        booked = self._gate.replicas.book(replica, self._tokens, answer_tokens, monotonic())
         try:
             with booked as seat:
                 self._gate.seats_changed()

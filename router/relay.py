@@ -190,7 +190,7 @@ class Relay:
         """Have a worker answer; return early where another one is to be tried."""
         failure: Failure | None = PREEMPTED
         while failure is PREEMPTED:
-            async with place.seat(prepared) as seat:
+            async with place.seat(prepared.max_tokens) as seat:
                 is_first = not self._queue_s
                 self._queue_s = self._clock() - self._received_s  # what a lost worker took, too
                 if is_first:

@@ -1,7 +1,7 @@
 """What is slow beside the gated delta rule on a CPU, in a prompt's forwards: exponentials, taps.
 
-MLX's CPU backend takes 24 ns for each ``exp``, and is no quicker at a convolution of four taps.
-A power of two takes it a quarter of that, as exactly; and the taps are four products. A decode
+MLX's CPU backend computes ``exp`` one number after another, and is no quicker at a convolution
+of four taps. A power of two is quicker, and as exact; and the taps are four products. A decode
 step stays mlx-lm's: its few numbers are dearer to launch than to compute.
 """
 

@@ -28,7 +28,7 @@ from bramley.worker.models.rebinding import derive, global_in, global_of, layers
 
 # Columns a chunk, counted from where a forward starts: pieces that end where chunks of the whole
 # prompt do give the same bits as the whole. On a CPU all of the scheduler's pieces do, which are
-# multiples of this; 32 would make the rule itself up to twice as quick, and longer ones no more, as
+# multiples of this; 32 would be quicker for the rule itself, and longer ones no more, as
 # their products are shared among threads, which costs more than they take.
 _CPU_CHUNK, _GPU_CHUNK = 16, 64
 
