@@ -6,7 +6,9 @@ BramleyError
 ├── UnknownResource          NOT_FOUND            model, adapter, worker
 ├── AlreadyExists            ALREADY_EXISTS
 ├── NotLoaded                FAILED_PRECONDITION
+├── NeverFits                FAILED_PRECONDITION  both numbers
 ├── Overloaded               RESOURCE_EXHAUSTED   retry later
+├── NoMemory                 RESOURCE_EXHAUSTED   fits later
 ├── DeviceOom                RESOURCE_EXHAUSTED   not on this worker
 ├── SlowReader               RESOURCE_EXHAUSTED   does not read its answer
 ├── QueueTimeout             DEADLINE_EXCEEDED
@@ -15,6 +17,8 @@ BramleyError
 ├── WorkerLost               UNAVAILABLE          how many tokens were sent
 ├── StoreLost                UNAVAILABLE          retry later
 ├── Draining                 UNAVAILABLE          retry elsewhere
+├── Unauthenticated          UNAUTHENTICATED
+├── PermissionDenied         PERMISSION_DENIED
 ├── Unsupported              UNIMPLEMENTED        a whole RPC
 ├── PoisonRequest            INTERNAL             killed two workers
 └── EngineFault              INTERNAL
@@ -113,6 +117,33 @@ class NotLoaded(BramleyError):
     default_reason = "MODEL_NOT_LOADED"
 
 
+class NeverFits(BramleyError):
+    """A model takes more memory than there is for all of them together."""
+
+    code = "FAILED_PRECONDITION"
+    default_reason = "MEMORY_BUDGET"
+
+    def __init__(self, model: str, *, needed: int, budget: int) -> None:
+        super().__init__(
+            f"model {model!r} takes {needed} bytes, and {budget} are the budget of all models",
+            facts={"model": model, "needed": needed, "budget": budget},
+        )
+
+
+class NoMemory(BramleyError):
+    """A model fits once others have left."""
+
+    code = "RESOURCE_EXHAUSTED"
+    default_reason = "MEMORY_IN_USE"
+
+    def __init__(self, model: str, *, needed: int, free: int) -> None:
+        super().__init__(
+            f"model {model!r} takes {needed} bytes, and {free} are free until other models leave",
+            facts={"model": model, "needed": needed, "free": free},
+            retry_after_s=5.0,
+        )
+
+
 class Overloaded(BramleyError):
     """A bounded queue is full."""
 
@@ -182,6 +213,20 @@ class Draining(BramleyError):
 
     code = "UNAVAILABLE"
     default_reason = "DRAINING"
+
+
+class Unauthenticated(BramleyError):
+    """The call has no token that is known; which one it had is told to nobody."""
+
+    code = "UNAUTHENTICATED"
+    default_reason = "UNAUTHENTICATED"
+
+
+class PermissionDenied(BramleyError):
+    """Its token does not allow this."""
+
+    code = "PERMISSION_DENIED"
+    default_reason = "PERMISSION_DENIED"
 
 
 class Unsupported(BramleyError):

@@ -12,6 +12,7 @@ import msgspec
 from bramley.cachestore.settings import StoreSettings
 from bramley.common import settings
 from bramley.common.errors import SettingsError
+from bramley.router.policy import Bytes, Load, ModelPolicy
 from bramley.router.settings import RouterSettings
 from bramley.worker.settings import ModelName, WorkerSettings
 
@@ -78,14 +79,24 @@ class StoreTable(StoreSettings, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ModelTable(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model's own settings, and how many workers serve it.
+    """A model's own settings, how many workers serve it, and when they run.
 
     Attributes:
         replicas: workers of the model, each with its weights; requests go to the one that is
             soonest done with them.
+        load: "start" loads it with the cluster and keeps it wanted, "demand" with its first
+            request, "manual" by `bramley load` alone.
+        pinned: never unloaded to make room, nor for being idle.
+        idle_unload_s: without a request for as long it is unloaded; 0 never.
+        memory_bytes: what one of its workers takes in all; 0 goes by its files, then by what was
+            measured.
     """
 
     replicas: Replicas = 1
+    load: Load = "start"
+    pinned: bool = False
+    idle_unload_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    memory_bytes: Bytes = 0
 
     def own(self) -> WorkerSettings:
         """Take out what a worker is told."""
@@ -133,7 +144,7 @@ def load(path: Path | None, overrides: Sequence[str], state_dir: Path) -> Cluste
 
 def _read(path: Path | None, overrides: Sequence[str]) -> ClusterSettings:
     tables = settings.load(path, _Tables, overrides)
-    for key in ("node", "models", "replicas"):
+    for key in ("node", "models", "replicas", "policies", "store_bytes"):
         if getattr(tables.router, key):
             raise SettingsError(f"router.{key}", "is filled in by the supervisor")
     _check_address("router.grpc", tables.router.grpc)
@@ -178,7 +189,19 @@ def _completed(read: ClusterSettings, path: Path | None, state_dir: Path) -> Clu
     }
     specs = {name: msgspec.to_builtins(model.own()) for name, model in models.items()}
     replicas = {name: model.replicas for name, model in models.items() if model.replicas > 1}
-    router = msgspec.structs.replace(read.router, models=specs, replicas=replicas)
+    policies = {
+        name: ModelPolicy(
+            load=model.load,
+            pinned=model.pinned,
+            idle_unload_s=model.idle_unload_s,
+            memory_bytes=model.memory_bytes,
+            state_bytes=model.state_bytes or 0,
+        )
+        for name, model in models.items()
+    }
+    router = msgspec.structs.replace(
+        read.router, models=specs, replicas=replicas, policies=policies
+    )
     kept = Path(read.store.folder).expanduser() if read.store.folder else state_dir / STORE_FOLDER
     store = msgspec.structs.replace(read.store, folder=str(folder / kept))
     return msgspec.structs.replace(read, models=models, router=router, store=store)

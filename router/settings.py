@@ -6,6 +6,7 @@ import msgspec
 
 from bramley.router.classes import Classes, Positive, Seconds
 from bramley.router.clients import ClientLimits
+from bramley.router.policy import Bytes, ModelPolicy
 
 
 class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -15,8 +16,12 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         grpc: where clients call; port 0 takes a free one.
         http: where Prometheus scrapes; port 0 takes a free one; empty for nowhere.
         node: gRPC target of the node's NodeService; empty in a router without one.
-        models: settings of each model's workers, passed on as they are; all run.
+        models: settings of each model's workers, passed on as they are.
         replicas: workers of a model, where there are more than one.
+        policies: when each model is loaded and unloaded.
+        memory_bytes: that all models and the store's RAM tier may take together; 0 is no limit.
+        store_bytes: of them, for the store's RAM tier.
+        hang_timeout_s: a worker that is silent, or inside one step, for as long is killed.
         classes: what each class of a model's requests gets.
         clients: what each client may ask, told apart by fairness key.
         running_max: requests of a model on one worker at a time, where not the worker's own limit.
@@ -29,6 +34,10 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     node: str = ""
     models: dict[str, dict[str, Any]] = {}
     replicas: dict[str, Positive] = {}
+    policies: dict[str, ModelPolicy] = {}
+    memory_bytes: Bytes = 0
+    store_bytes: Bytes = 0
+    hang_timeout_s: Seconds = 60.0
     classes: Classes = Classes()
     clients: ClientLimits = ClientLimits()
     running_max: dict[str, Positive] = {}
