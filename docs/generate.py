@@ -11,7 +11,7 @@ import msgspec
 
 from bramley.cachestore import metrics as store_metrics
 from bramley.deploy.settings import ClusterSettings, ModelTable, NodeSettings, StoreTable
-from bramley.router import metrics
+from bramley.router import families
 from bramley.router.settings import RouterSettings
 
 HERE = Path(__file__).parent
@@ -84,9 +84,9 @@ def metrics_page() -> str:
     """Describe every metric of router and cache store."""
     columns = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
     router = [
-        f"| `{metrics.PREFIX}{name}` | {kind.__name__.lower()} | "
-        f"{', '.join(f'`{label}`' for label in ('model', *labels))} | {text} |"
-        for name, kind, text, labels, _ in metrics.TABLE
+        f"| `{families.PREFIX}{name}` | {kind.__name__.lower()} | "
+        f"{', '.join(f'`{label}`' for label in labels)} | {text} |"
+        for name, kind, text, labels, _ in families.TABLE
     ]
     prefix = store_metrics.PREFIX
     counters = [
@@ -103,7 +103,6 @@ def metrics_page() -> str:
         "At `/metrics` of `router.http`.\n",
         *columns,
         *router,
-        f"| `{metrics.PREFIX}build_info` | gauge | `version` | Always 1 |",
         "\n## Cache store\n",
         "At `/metrics` of `store.http`, where that is set.\n",
         *columns,

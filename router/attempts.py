@@ -76,7 +76,11 @@ class Retries:
 
 
 class Attempt:
-    """One request's tries."""
+    """One request's tries.
+
+    Attributes:
+        is_budget_spent: whether it was not tried again only because retries were spent.
+    """
 
     def __init__(
         self,
@@ -88,6 +92,7 @@ class Attempt:
         self._budget = budget
         self._suspects = suspects
         self._tries = 1
+        self.is_budget_spent = False
         self._known_digest = b""
 
     @property
@@ -156,4 +161,5 @@ class Attempt:
         if self._tries >= TRIES_MAX:
             return False
         self._tries += 1
-        return failure.reason == "draining" or self._budget.spend()
+        self.is_budget_spent = failure.reason != "draining" and not self._budget.spend()
+        return not self.is_budget_spent

@@ -1,106 +1,93 @@
-"""Every metric of the router, in one table; children are bound once for each model."""
+"""The router's metrics: bound once for each model and worker, and gone with them.
 
+Gauges are set from counts, never moved by one: a missed step could not be seen.
+"""
+
+from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any, get_args
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from bramley.common.ids import ModelName
 from bramley.common.wire import short_name
 from bramley.protos.v1 import types_pb2
+from bramley.router import families
 from bramley.router.booking import Ledger
 from bramley.router.classes import Priority
-from bramley.router.routing import Why
+from bramley.router.families import PREFIX
+from bramley.router.fleet import WorkerView
+from bramley.router.totals import Totals
+from bramley.router.worker_metrics import WorkerMetrics
 
-_SHORT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_LONG_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-
-# name, kind, help, labels after "model", buckets
-TABLE: tuple[tuple[str, Any, str, tuple[str, ...], tuple[float, ...]], ...] = (
-    ("requests_total", Counter, "Generate calls that ended", ("code", "finish"), ()),
-    ("requests_in_flight", Gauge, "Requests with a place on a worker", (), ()),
-    ("queue_depth", Gauge, "Requests that wait for a worker or their turn", ("class",), ()),
-    ("refusals_total", Counter, "Requests refused before a worker had them", ("reason",), ()),
-    ("preemptions_total", Counter, "Bulk requests put back for an urgent one", (), ()),
-    ("routing_decisions_total", Counter, "Places on workers, by what chose", ("why",), ()),
-    ("retries_total", Counter, "Requests that were given to another worker", ("reason",), ()),
-    ("booked_requests", Gauge, "Requests booked on the model's workers", (), ()),
-    ("booked_prefill_tokens", Gauge, "Prompt tokens booked and not computed yet", (), ()),
-    ("booked_memory_bytes", Gauge, "Memory booked for rows, by the workers' own figures", (), ()),
-    ("queue_wait_seconds", Histogram, "Received to handed to a worker", (), _SHORT_S),
-    ("time_to_first_token_seconds", Histogram, "Received to the first Delta sent", (), _LONG_S),
-    ("request_duration_seconds", Histogram, "Received to ended", (), _LONG_S),
-    ("prompt_tokens_total", Counter, "Prompt tokens of requests that started", (), ()),
-    ("generated_tokens_total", Counter, "Tokens received from workers", (), ()),
-    ("cancellations_total", Counter, "Requests that were cut short", ("source",), ()),
-    ("worker_state", Gauge, "1 for the state that the model is in", ("state",), ()),
-    ("worker_restarts_total", Counter, "Restarts of the model's worker", (), ()),
-    ("snapshots_owed", Gauge, "Conversations of which the cache store lacks something", (), ()),
-    ("snapshots_stored_total", Counter, "Objects that the cache store took", (), ()),
-    ("snapshots_refused_total", Counter, "Objects to be tried again", ("reason",), ()),
-    ("snapshots_lost_total", Counter, "Conversations not stored in time", ("reason",), ()),
-    ("cache_lookups_total", Counter, "Lookups in the cache store", ("result",), ()),
-)
-PREFIX = "bramley_router_"
-SOURCES = ("client", "abort", "slow_reader")
-WHYS = get_args(Why)
-RETRY_REASONS = ("worker_lost", "cut_short", "draining", "device_oom")
-_STATES = [short_name(types_pb2.ModelState, state) for state in types_pb2.ModelState.values()[1:]]
-_FINISHES: dict[int, str] = {
-    reason: short_name(types_pb2.FinishReason, reason).lower()
-    for reason in types_pb2.FinishReason.values()
-}
+UNKNOWN = ""  # the one model of all requests that name none of ours: no name is empty
 
 
 class ModelMetrics:
-    """The metrics of one model, bound to its name."""
+    """The metrics of one model, bound to its name.
 
-    def __init__(self, metrics: dict[str, Any], model: str) -> None:
-        def bound(name: str) -> Any:  # noqa: ANN401
-            return metrics[name].labels(model)
+    Attributes:
+        state_bytes: that the rows of one of its workers may take; 0 where no limit is set.
+    """
 
-        self._metrics = metrics
-        self._requests = metrics["requests_total"]
+    def __init__(self, made: dict[str, Any], model: ModelName) -> None:
+        self._made = made
         self._model = model
-        self.in_flight: Gauge = bound("requests_in_flight")
+        self.state_bytes = 0
+        self._workers: dict[str, WorkerMetrics] = {}
+        self._totals = Totals()
+        self._is_gone = False
+        self.in_flight: Gauge = self._bound("requests_in_flight")
         self.queue_depth: dict[Priority, Gauge] = {
-            priority: metrics["queue_depth"].labels(model, priority.name.lower())
-            for priority in Priority
+            priority: self._bound("queue_depth", priority.name.lower()) for priority in Priority
         }
-        self.preemptions: Counter = bound("preemptions_total")
-        self.choices: dict[str, Counter] = {
-            why: metrics["routing_decisions_total"].labels(model, why) for why in WHYS
-        }
-        self.retries: dict[str, Counter] = {
-            reason: metrics["retries_total"].labels(model, reason) for reason in RETRY_REASONS
-        }
+        self.preemptions: Counter = self._bound("preemptions_total")
+        self.choices = self._each("routing_decisions_total", families.WHYS)
+        self.retries = self._each("retries_total", families.RETRY_REASONS)
+        self.retries_spent: Counter = self._bound("retry_budget_exhausted_total")
         self.booked: tuple[Gauge, Gauge, Gauge] = (
-            bound("booked_requests"),
-            bound("booked_prefill_tokens"),
-            bound("booked_memory_bytes"),
+            self._bound("booked_requests"),
+            self._bound("booked_prefill_tokens"),
+            self._bound("booked_memory_bytes"),
         )
-        self._refusals = metrics["refusals_total"]
-        self.queue_wait: Histogram = bound("queue_wait_seconds")
-        self.ttft: Histogram = bound("time_to_first_token_seconds")
-        self.duration: Histogram = bound("request_duration_seconds")
-        self.prompt_tokens: Counter = bound("prompt_tokens_total")
-        self.generated_tokens: Counter = bound("generated_tokens_total")
-        self.restarts: Counter = bound("worker_restarts_total")
-        self.snapshots_owed: Gauge = bound("snapshots_owed")
-        self.cancellations: dict[str, Counter] = {
-            source: metrics["cancellations_total"].labels(model, source) for source in SOURCES
-        }
-        self._states: dict[str, Gauge] = {
-            state: metrics["worker_state"].labels(model, state) for state in _STATES
-        }
+        self.queue_wait: Histogram = self._bound("queue_wait_seconds")
+        self.ttft: Histogram = self._bound("time_to_first_token_seconds")
+        self.itl: Histogram = self._bound("inter_token_latency_seconds")
+        self.duration: Histogram = self._bound("request_duration_seconds")
+        self.prompt_tokens: Counter = self._bound("prompt_tokens_total")
+        self.generated_tokens: Counter = self._bound("generated_tokens_total")
+        self._cached = self._each("cached_tokens_total", families.TIERS)
+        self.cancellations = self._each("cancellations_total", families.SOURCES)
+        self.cancel_latency: Histogram = self._bound("cancel_latency_seconds")
+        self.unloads = self._each("model_unloads_total", families.UNLOAD_REASONS)
+        self.reserved: Gauge = self._bound("memory_reserved_bytes")
+        self.snapshots_owed: Gauge = self._bound("snapshots_owed")
+        self._states = self._each("model_state", families.STATES)
+
+    def _bound(self, name: str, *labels: str) -> Any:  # noqa: ANN401
+        return self._made[name].labels(self._model, *labels)
+
+    def _each(self, name: str, labels: tuple[str, ...]) -> dict[str, Any]:
+        return {label: self._bound(name, label) for label in labels}
+
+    def _count(self, name: str, *labels: str, by: int = 1) -> None:
+        if not self._is_gone:  # its last requests must not bring its series back
+            self._bound(name, *labels).inc(by)
 
     def ended(self, code: str, finish: int) -> None:
         """Count a request by its status code and the reason of its last Finished, or 0."""
-        self._requests.labels(self._model, code, _FINISHES[finish] if finish else "none").inc()
+        word = families.FINISHES.get(finish, families.OTHER) if finish else families.NO_FINISH
+        self._count("requests_total", code, word)
 
     def refused(self, reason: str) -> None:
         """Count a refusal by the reason that its client is told."""
-        self._refusals.labels(self._model, reason.lower()).inc()
+        self._count("refusals_total", reason.lower())
+
+    def started(self, prompt_tokens: int, cached: types_pb2.CachedTokens) -> None:
+        """Count a prompt, and what of it was not computed again."""
+        self.prompt_tokens.inc(prompt_tokens)
+        for tier, counter in self._cached.items():
+            counter.inc(getattr(cached, tier))
 
     def set_booked(self, ledger: Ledger) -> None:
         """Show what the model's workers are promised."""
@@ -108,36 +95,87 @@ class ModelMetrics:
         for gauge, value in zip(self.booked, sums, strict=True):
             gauge.set(value)
 
-    def reported(self, name: str, label: str, grown: int) -> None:
-        """Count what a worker has reported since its last report."""
-        labels = (label,) if label else ()
-        self._metrics[name].labels(self._model, *labels).inc(grown)
-
     def set_state(self, state: types_pb2.ModelState.ValueType) -> None:
         """Show the state the model is in."""
         current = short_name(types_pb2.ModelState, state)
         for name, gauge in self._states.items():
             gauge.set(name == current)
 
+    def worker_changed(self, view: WorkerView, before: WorkerView, now_s: float) -> None:
+        """Take in what is now known of one of its workers."""
+        if self._is_gone:
+            return
+        worker = self._workers.get(view.worker)
+        if worker is None:
+            worker = self._workers[view.worker] = WorkerMetrics(self._made, view)
+        worker.changed(view, before, self.state_bytes, now_s)
+        if view.load is None:
+            self._totals.gone(view.worker)
+        else:
+            for name, label, grown in self._totals.news(view.worker, view.epoch, view.load):
+                self._count(name, *((label,) if label else ()), by=grown)
+        self.snapshots_owed.set(self._totals.owed)
+
+    def set_breakers(self, states: Mapping[str, str]) -> None:
+        """Show the state of each worker's breaker."""
+        for name, state in states.items():
+            if worker := self._workers.get(name):
+                worker.set_breaker(state)
+
+    def drop_workers(self) -> None:
+        """Remove every series of its workers: it is to have others from now on."""
+        self._workers.clear()
+        for family in families.TABLE:
+            if "worker" in family.labels:
+                self._made[family.name].remove_by_labels({"model": self._model})
+
+    def gone(self) -> None:
+        """Count nothing more."""
+        self._is_gone = True
+
 
 class Metrics:
-    """The router's metrics, with a registry of their own."""
+    """The router's metrics, with a registry of their own.
+
+    Attributes:
+        made: each metric by its name in the table.
+        lag: how late the event loop is.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._metrics: dict[str, Any] = {}
-        for name, kind, text, labels, buckets in TABLE:
-            more: dict[str, Any] = {"buckets": buckets} if buckets else {}
-            self._metrics[name] = kind(
-                PREFIX + name, text, ("model", *labels), registry=self.registry, **more
+        self.made: dict[str, Any] = {}
+        for family in families.TABLE:
+            more: dict[str, Any] = {"buckets": family.buckets} if family.buckets else {}
+            self.made[family.name] = family.kind(
+                PREFIX + family.name, family.text, family.labels, registry=self.registry, **more
             )
-        info = Gauge(PREFIX + "build_info", "Always 1", ("version",), registry=self.registry)
-        info.labels(version("bramley")).set(1)
+        self._models: dict[ModelName, ModelMetrics] = {}
+        self.lag: Histogram = self.made["event_loop_lag_seconds"]
+        self.made["build_info"].labels(version("bramley")).set(1)
 
-    def of_model(self, model: ModelName) -> ModelMetrics:
-        """Bind the metrics of a model that the settings name."""
-        return ModelMetrics(self._metrics, model)
+    def add_model(self, model: ModelName) -> ModelMetrics:
+        """Bind the metrics of a model that the settings name, unless they are."""
+        if model not in self._models:
+            self._models[model] = ModelMetrics(self.made, model)
+        return self._models[model]
+
+    def drop_model(self, model: ModelName) -> None:
+        """Remove every series of a model that the settings no longer name."""
+        self._models.pop(model).gone()
+        for family in families.TABLE:
+            if "model" in family.labels:
+                self.made[family.name].remove_by_labels({"model": model})
 
     def refused(self, code: str) -> None:
         """Count a request that named no model of ours: its name is no label."""
-        self._metrics["requests_total"].labels("", code, "none").inc()
+        self.made["requests_total"].labels(UNKNOWN, code, families.NO_FINISH).inc()
+
+    def set_memory(
+        self, budget_bytes: int, store_bytes: int, reserved: Mapping[ModelName, int]
+    ) -> None:
+        """Show the ledger: the whole, the store's part, and that of each model (0 if absent)."""
+        self.made["memory_budget_bytes"].set(budget_bytes)
+        self.made["memory_store_bytes"].set(store_bytes)
+        for name, model in self._models.items():
+            model.reserved.set(reserved.get(name, 0))

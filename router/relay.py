@@ -164,8 +164,11 @@ class Relay:
                 for event in self._aborted():
                     yield self._sent(event)
             finally:
+                left_s = self._entry.aborted_s or self._clock()
                 task.cancel()
                 await _ended(task)
+                if task.cancelled():
+                    self._metrics.cancel_latency.observe(max(self._clock() - left_s, 0.0))
 
     async def _produce(self) -> None:
         with self._gate.enter(self._ask, self._wait_max_s) as place:
@@ -209,6 +212,8 @@ class Relay:
             attempt.died(seat.view.incarnation)
         is_new = failure.reason != "device_oom" or place.has_other(seat.view)
         if self._has_begun or not is_new or not attempt.may_retry(failure):
+            if attempt.is_budget_spent:
+                self._metrics.retries_spent.inc()
             raise failure.error
         self._metrics.retries[failure.reason].inc()
         place.failed(seat.view)
@@ -294,7 +299,7 @@ class Relay:
                     usage.cached.CopyFrom(started.cached)
                 if not self._has_started:  # by another worker, before
                     self._has_started = True
-                    self._metrics.prompt_tokens.inc(started.prompt_tokens)
+                    self._metrics.started(started.prompt_tokens, started.cached)
                     self._outbox.put(started)
             case "progress":
                 done = response.progress.prompt_tokens_done
@@ -383,5 +388,9 @@ class Relay:
             if self._finish == types_pb2.FINISH_REASON_ABORTED:
                 self._metrics.cancellations["abort"].inc()
             self._metrics.ended(code, self._finish)
-            self._metrics.duration.observe(self._clock() - self._received_s)
+            total_s = self._clock() - self._received_s
+            self._metrics.duration.observe(total_s)
+            gaps = max(usage.completion_tokens for usage in self._usage.values()) - 1
+            if code == "OK" and gaps > 0:
+                self._metrics.itl.observe((total_s - self._ttft_s) / gaps)
             self._metrics.generated_tokens.inc(self.tokens_sent)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from bramley.common.ids import WorkerName
 from bramley.protos.v1 import types_pb2
 from bramley.router.booking import Booking, Ledger
-from bramley.router.breaker import Breaker
+from bramley.router.breaker import Breaker, State
 from bramley.router.fleet import WorkerView
 from bramley.router.prefixes import NOTHING, Stored, row_tokens
 from bramley.router.routing import Choice, Replica, choose
@@ -38,6 +38,10 @@ class Replicas:
     def views(self) -> list[WorkerView]:
         """What is known of each."""
         return [worker.view for worker in self._workers.values()]
+
+    def breakers(self, now_s: float) -> dict[WorkerName, State]:
+        """Tell the state of each worker's breaker."""
+        return {name: worker.breaker.state(now_s) for name, worker in self._workers.items()}
 
     @property
     def places(self) -> int:

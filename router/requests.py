@@ -14,17 +14,20 @@ class InFlight:
     Attributes:
         id: ours.
         is_aborted: whether somebody asked for its end through Abort.
+        aborted_s: when, by the loop's clock; 0 if nobody did.
         task: what produces its answer; cancelled to end it.
     """
 
     def __init__(self, request: RequestId) -> None:
         self.id = request
         self.is_aborted = False
+        self.aborted_s = 0.0
         self.task: asyncio.Task[None] | None = None
 
     def abort(self) -> None:
         """End it; its stream tells its client."""
         self.is_aborted = True
+        self.aborted_s = asyncio.get_running_loop().time()
         if self.task is not None:
             self.task.cancel()
 

@@ -46,7 +46,6 @@ from bramley.router.metrics import Metrics, ModelMetrics
 from bramley.router.relay import Relay, Workers, bounded_s
 from bramley.router.requests import Registry
 from bramley.router.settings import RouterSettings
-from bramley.router.totals import Totals
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ID_MAX = 256
@@ -80,9 +79,8 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         self.registry = Registry(epoch)
         names = [ModelName(name) for name in settings.models]
         self._of_model: dict[ModelName, ModelMetrics] = {
-            name: self.metrics.of_model(name) for name in names
+            name: self.metrics.add_model(name) for name in names
         }
-        self._totals = {name: Totals() for name in names}
         self.gates = {
             name: Gate(
                 name,
@@ -101,15 +99,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         gate, metrics = self.gates[view.model], self._of_model[view.model]
         gate.update(view)
         metrics.set_state(gate.view.state)
-        totals = self._totals[view.model]
-        if view.load is None:
-            totals.gone(view.worker)
-        else:
-            for news in totals.news(view.worker, view.epoch, view.load):
-                metrics.reported(*news)
-        metrics.snapshots_owed.set(totals.owed)
-        if before.epoch and view.restarts > before.restarts:
-            metrics.restarts.inc(view.restarts - before.restarts)
+        metrics.worker_changed(view, before, monotonic())
 
     async def drain(self) -> int:
         """Admit nothing more, and wait until the last request in flight has ended.

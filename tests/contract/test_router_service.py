@@ -275,7 +275,7 @@ async def test_metrics_count_ends_and_return_to_zero() -> None:
         assert seen[f"bramley_router_prompt_tokens_total{{{model}}}"] == 15
         assert seen[f"bramley_router_request_duration_seconds_count{{{model}}}"] == 3
         assert seen[f"bramley_router_time_to_first_token_seconds_count{{{model}}}"] == 1
-        assert seen[f'bramley_router_worker_state{{{model},state="READY"}}'] == 1
+        assert seen[f'bramley_router_model_state{{{model},state="READY"}}'] == 1
         assert seen[f"bramley_router_requests_in_flight{{{model}}}"] == 0
         assert seen[f'bramley_router_queue_depth{{class="default",{model}}}'] == 0
         assert seen[f'bramley_router_refusals_total{{{model},reason="already_exists"}}'] == 1
