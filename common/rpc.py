@@ -53,13 +53,20 @@ def open_channel(target: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
 
 
-def new_server() -> grpc.aio.Server:
-    """Make a server whose handlers may raise BramleyError."""
-    return grpc.aio.server(interceptors=[ErrorBoundary()], options=SERVER_OPTIONS)
+def new_server(*inner: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
+    """Make a server whose handlers, and the ``inner`` ones around them, may raise BramleyError."""
+    return grpc.aio.server(interceptors=[ErrorBoundary(), *inner], options=SERVER_OPTIONS)
 
 
-def bind(server: grpc.aio.Server, address: str) -> int:
+def bind(
+    server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None = None
+) -> int:
     """Bind ``host:port``, or ``unix:path`` for this user alone; port 0 takes a free one.
+
+    Args:
+        server: that is to answer there.
+        address: of this machine.
+        credentials: those of TLS; without them whoever reaches the address is heard in clear.
 
     Returns:
         The port, or 1 for a unix socket.
@@ -68,7 +75,10 @@ def bind(server: grpc.aio.Server, address: str) -> int:
         CannotListen: somebody else has it.
     """
     try:
-        port = server.add_insecure_port(address)
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise CannotListen(address, error) from error
     if port == 0:
