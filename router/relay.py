@@ -164,11 +164,11 @@ class Relay:
                 for event in self._aborted():
                     yield self._sent(event)
             finally:
-                left_s = self._entry.aborted_s or self._clock()
+                left_s = self._entry.aborted_s or monotonic()
                 task.cancel()
                 await _ended(task)
                 if task.cancelled():
-                    self._metrics.cancel_latency.observe(max(self._clock() - left_s, 0.0))
+                    self._metrics.cancel_latency.observe(monotonic() - left_s)
 
     async def _produce(self) -> None:
         with self._gate.enter(self._ask, self._wait_max_s) as place:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
+from time import monotonic
 
 from bramley.common.errors import AlreadyExists
 from bramley.common.ids import RequestId
@@ -14,7 +15,7 @@ class InFlight:
     Attributes:
         id: ours.
         is_aborted: whether somebody asked for its end through Abort.
-        aborted_s: when, by the loop's clock; 0 if nobody did.
+        aborted_s: when, on the monotonic clock; 0 if nobody did.
         task: what produces its answer; cancelled to end it.
     """
 
@@ -27,7 +28,7 @@ class InFlight:
     def abort(self) -> None:
         """End it; its stream tells its client."""
         self.is_aborted = True
-        self.aborted_s = asyncio.get_running_loop().time()
+        self.aborted_s = monotonic()
         if self.task is not None:
             self.task.cancel()
 
