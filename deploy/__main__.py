@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,12 +34,14 @@ def main() -> int:
     try:
         if arguments.stop:
             state = StateFolder(arguments.state_dir)
-            settings = ClusterSettings(router=_settings_of_router(state))
+            read = partial(_settings_of_what_is_left, state)
+            settings = read()
         else:
             folder = arguments.state_dir.resolve()
-            settings = load(arguments.cluster, _overrides(arguments), folder)
+            read = partial(load, arguments.cluster, _overrides(arguments), folder)
+            settings = read()
             state = StateFolder(arguments.state_dir)
-        work = up(settings, state, is_detached=arguments.detached, is_stop=arguments.stop)
+        work = up(settings, state, read, is_detached=arguments.detached, is_stop=arguments.stop)
         failure = asyncio.run(work)
     except SettingsError as error:
         return _say(str(error), EXIT_SETTINGS)
@@ -75,9 +78,10 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
     return overrides
 
 
-def _settings_of_router(state: StateFolder) -> RouterSettings:
+def _settings_of_what_is_left(state: StateFolder) -> ClusterSettings:
     """Read what the router was given: how long it may drain."""
-    return state.read_settings(ROUTER, RouterSettings) or RouterSettings()
+    router = state.read_settings(ROUTER, RouterSettings) or RouterSettings()
+    return ClusterSettings(router=router)
 
 
 def _say(sentence: str, code: int) -> int:

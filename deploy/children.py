@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from bramley.common.child import ChildContext
@@ -28,6 +29,7 @@ class Children:
 
     Attributes:
         incarnations: by epoch; each stays until it is removed.
+        orphan_grace_s: how long those to be spawned go on serving without a supervisor.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class Children:
         self.incarnations: dict[int, Incarnation] = {}
         self._state = state
         self._run_dir = run_dir
-        self._orphan_grace_s = orphan_grace_s
+        self.orphan_grace_s = orphan_grace_s
         self._on_change = on_change
         self._epochs: set[int] = set()  # of those that are no strays, some not spawned yet
         self._owner_fd, self._held_fd = os.pipe()  # the second ends with this process only
@@ -149,7 +151,7 @@ class Children:
             lease_file=str(self._state.lease),
             ready_fd=-1,
             owner_fd=self._owner_fd,
-            orphan_grace_s=self._orphan_grace_s,
+            orphan_grace_s=self.orphan_grace_s,
         )
         settings = self._state.write_settings(key, settings_json)
         spawned = await spawn(command, context, settings, self._state.log(key))
@@ -159,6 +161,13 @@ class Children:
         self.note(record)
         log.info("started", extra=_facts(one))
         return one
+
+    def understand(self, key: Key, old: str, new: str) -> None:
+        """Have those with the spec ``old``, who are told of changes, known by ``new``."""
+        for one in self.incarnations.values():
+            if (one.key, one.record.spec) == (key, old):
+                one.record = msgspec.structs.replace(one.record, spec=new)
+                self.note(one.record)
 
     def heard(self) -> list[Incarnation]:
         """Collect those that have told their addresses since they were last noted."""
@@ -174,6 +183,15 @@ class Children:
         one = self.incarnations[epoch]
         log.info("stopping", extra=facts(**_named(one), signal=level.value))
         one.send(level, time.monotonic())
+
+    def kill(self, key: Key, epoch: int, fault: str) -> bool:
+        """Kill an incarnation that is to blame; return whether it lives at all."""
+        one = self.incarnations.get(epoch)
+        if one is None or one.key != key or one.exit:
+            return False
+        one.condemn(fault)
+        self.stop(epoch, Level.KILL)
+        return True
 
     def remove(self, epoch: int) -> Incarnation:
         """Clear away what a dead incarnation left, and return it."""

@@ -38,14 +38,15 @@ def describe(
     """Describe every incarnation that lives, then every process that waits for its next one."""
     alive = [one for one in incarnations if not one.exit]
     for one in alive:
-        yield _of_incarnation(one, histories.get(one.key, History()))
+        wanted = desired.get(one.key)
+        yield _of_incarnation(one, histories.get(one.key, History()), wanted)
     present = {one.key for one in alive}
-    for key in desired:
+    for key, wanted in desired.items():
         if key not in present:
-            yield _of_absent(key, histories.get(key, History()))
+            yield _of_absent(key, histories.get(key, History()), wanted)
 
 
-def _of_incarnation(one: Incarnation, history: History) -> node_pb2.Process:
+def _of_incarnation(one: Incarnation, history: History, wanted: Wanted | None) -> node_pb2.Process:
     state = node_pb2.PROCESS_STATE_STARTING
     if one.is_stopping:
         state = node_pb2.PROCESS_STATE_STOPPING
@@ -61,10 +62,11 @@ def _of_incarnation(one: Incarnation, history: History) -> node_pb2.Process:
         addresses=one.record.addresses,
         restarts=history.restarts,
         last_exit=history.last_exit,
+        pinned=wanted is not None and wanted.is_pinned,
     )
 
 
-def _of_absent(key: Key, history: History) -> node_pb2.Process:
+def _of_absent(key: Key, history: History, wanted: Wanted) -> node_pb2.Process:
     has_ended = bool(history.last_exit)
     return node_pb2.Process(
         role=key.role,
@@ -73,4 +75,5 @@ def _of_absent(key: Key, history: History) -> node_pb2.Process:
         epoch=history.epoch,
         restarts=history.restarts,
         last_exit=history.last_exit,
+        pinned=wanted.is_pinned,
     )

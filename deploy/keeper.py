@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -17,8 +18,9 @@ from bramley.deploy.children import Children, tolerated
 from bramley.deploy.describe import History, describe
 from bramley.deploy.lease import Ownership
 from bramley.deploy.process import Incarnation
+from bramley.deploy.reloading import changed_keys, refuse_fixed
 from bramley.deploy.settings import ClusterSettings
-from bramley.deploy.state import NodeFile, StateFolder
+from bramley.deploy.state import NodeFile, StateFolder, WantedWorker
 from bramley.deploy.supervisor import (
     Forget,
     Key,
@@ -50,17 +52,27 @@ class Keeper:
     """
 
     def __init__(
-        self, settings: ClusterSettings, state: StateFolder, ownership: Ownership, run_dir: str
+        self,
+        settings: ClusterSettings,
+        state: StateFolder,
+        ownership: Ownership,
+        run_dir: str,
+        read: Callable[[], ClusterSettings],
     ) -> None:
+        """Make one that keeps nothing yet.
+
+        Args:
+            settings: of the cluster.
+            state: the folder.
+            ownership: of it.
+            run_dir: for sockets.
+            read: reads the settings again; raises SettingsError.
+        """
         self.changes = Changes()
         self.failure = ""
         self.target = f"unix:{run_dir}/node.sock"
-        self._node = settings.node
-        self._workers = {
-            worker_name(ModelName(name), number): canonical(model.own())
-            for name, model in settings.models.items()
-            for number in range(1, model.replicas + 1)
-        }
+        self._read = read
+        self._settings = settings
         self._router = msgspec.structs.replace(settings.router, node=self.target)
         self.router_addresses: dict[str, str] = {}
         self._state = state
@@ -73,15 +85,23 @@ class Keeper:
             self._desired[STORE] = Wanted(spec=canonical(settings.store.own()))
         self._desired[ROUTER] = Wanted(spec=canonical(self._router))
         self._histories: dict[Key, History] = {}
+        self._reloading = asyncio.Lock()
         self._is_stopping = False
         # A child that clients depend on was ready once: the settings can work.
         self._has_served = False
 
     async def adopt(self, previous: NodeFile | None) -> None:
         """Take over what the last supervisor left: its wishes and its living children."""
-        for name, spec in self._state.read_wanted().items():
-            if self._workers.get(WorkerName(name)) == spec:
-                self._desired[Key("worker", name)] = Wanted(spec=spec)
+        specs = {
+            worker_name(ModelName(name), number): canonical(model.own())
+            for name, model in self._settings.models.items()
+            for number in range(1, model.replicas + 1)
+        }
+        for name, wanted in self._state.read_wanted().items():
+            if specs.get(WorkerName(name)) == wanted.spec:
+                self._desired[Key("worker", name)] = Wanted(
+                    spec=wanted.spec, is_pinned=wanted.is_pinned
+                )
         adopted = await self._children.adopt()
         for one in adopted:
             self._histories[one.key] = History(starts=1, epoch=one.record.epoch)
@@ -134,19 +154,78 @@ class Keeper:
             self._limits = replace(self._limits, stop_s=0.0, drain_s=0.0, flush_s=0.0)
         self.changes.notify()
 
-    async def start_worker(self, name: str, spec: str) -> None:
-        """Make a worker wanted; ``spec`` as ``canonical`` gives it.
+    @property
+    def router_settings_json(self) -> bytes:
+        """The router's settings, as last read."""
+        return msgspec.json.encode(self._router)
+
+    @property
+    def sweep_every_s(self) -> float:
+        """How often to ``sweep``."""
+        return self._settings.node.sweep_every_s
+
+    async def reload(self) -> list[str]:
+        """Read the settings again, for the router to be told and for what starts from now on.
+
+        Returns:
+            Keys that differ.
+
+        Raises:
+            Draining: the node is stopping.
+            SettingsError: they are wrong, or differ in what only a restart can change: nothing
+                has been changed.
+        """
+        async with self._reloading:
+            settings = await asyncio.to_thread(self._read)
+            async with self._ownership.acting():
+                if self._is_stopping:
+                    raise Draining("the node is stopping")
+                changed = changed_keys(self._settings, settings)
+                refuse_fixed(changed)
+                self._take(settings)
+        log.info("reloaded", extra=facts(changed=changed))
+        self.changes.notify()
+        return changed
+
+    def _take(self, settings: ClusterSettings) -> None:
+        before = canonical(self._router)
+        self._settings = settings
+        self._limits = _limits(settings)
+        self._router = msgspec.structs.replace(settings.router, node=self.target)
+        self._children.orphan_grace_s = settings.node.orphan_grace_s
+        # The running router is told: it is not to be replaced, now or at a takeover.
+        spec = canonical(self._router)
+        self._desired[ROUTER] = replace(self._desired[ROUTER], spec=spec)
+        self._children.understand(ROUTER, before, spec)
+        with tolerated("the router's settings"):
+            self._state.write_settings(ROUTER, self._router_settings())
+
+    async def start_worker(
+        self, name: str, spec: str, *, now: bool = False, is_pinned: bool = False
+    ) -> None:
+        """Make a worker wanted.
+
+        Args:
+            name: of the worker.
+            spec: as ``canonical`` gives it.
+            now: whether to forget that it has crashed, and start it without a pause.
+            is_pinned: kept for the router.
 
         Raises:
             Draining: the node is stopping.
             AlreadyExists: it is wanted with another spec.
         """
+        key = Key("worker", name)
         async with self._ownership.acting():
             if self._is_stopping:
                 raise Draining("the node is stopping")
-            wanted = self._desired.setdefault(Key("worker", name), Wanted(spec=spec))
+            wanted = self._desired.get(key, Wanted(spec=spec))
             if wanted.spec != spec:
                 raise AlreadyExists(f"worker {name!r} has other settings: stop it first")
+            if now:
+                wanted = replace(wanted, not_before_s=0.0)
+                self._histories.setdefault(key, History()).crashes = 0
+            self._desired[key] = replace(wanted, is_pinned=is_pinned)
             self._write_wanted()
         self.changes.notify()
 
@@ -165,6 +244,20 @@ class Keeper:
             self._write_wanted()
         self.changes.notify()
         await self.changes.until(lambda: not epochs & self._children.incarnations.keys())
+
+    async def kill_worker(self, name: str, epoch: int, reason: str) -> None:
+        """Kill one incarnation of a worker for ``reason``, which counts as its crash.
+
+        Raises:
+            UnknownResource: that incarnation does not live.
+        """
+        key = Key("worker", name)
+        async with self._ownership.acting():
+            is_there = self._children.kill(key, epoch, reason)
+        if not is_there:
+            raise UnknownResource("worker", f"{name} of epoch {epoch}")
+        log.warning("killed", extra=facts(worker=name, epoch=epoch, reason=reason))
+        self.changes.notify()
 
     def is_running(self, key: Key) -> bool:
         """Whether a process serves."""
@@ -217,9 +310,10 @@ class Keeper:
         history.epoch = one.record.epoch
 
     def _command(self, key: Key) -> list[str]:
+        node = self._settings.node
         if key == ROUTER:
-            return self._node.router_command
-        return self._node.store_command if key == STORE else self._node.worker_command
+            return node.router_command
+        return node.store_command if key == STORE else node.worker_command
 
     def _router_settings(self) -> bytes:
         """Encode the router's settings; it keeps the free ports that its predecessor took."""
@@ -251,7 +345,7 @@ class Keeper:
             self.fail(f"the router does not start: {history.last_exit}")
             return
         history.crashes = crashes_after(history.crashes, lived_s, self._limits)
-        pause_s = backoff_s(history.crashes, self._limits)
+        pause_s = backoff_s(key.role, history.crashes, self._limits)
         self._desired[key] = replace(self._desired[key], not_before_s=time.monotonic() + pause_s)
 
     async def _note_heard(self) -> None:
@@ -284,11 +378,13 @@ class Keeper:
             self._state.write_node(node)
 
     def _write_wanted(self) -> None:
-        specs = {
-            key.name: wanted.spec for key, wanted in self._desired.items() if key.role == "worker"
+        workers = {
+            key.name: WantedWorker(spec=wanted.spec, is_pinned=wanted.is_pinned)
+            for key, wanted in self._desired.items()
+            if key.role == "worker"
         }
         with tolerated("wanted.json"):  # the router asks again for what it wants
-            self._state.write_wanted(specs)
+            self._state.write_wanted(workers)
 
     async def _is_all_gone(self) -> bool:
         return not self._children.incarnations and not await self._children.sweep()
@@ -309,6 +405,8 @@ def _limits(settings: ClusterSettings) -> Limits:
         backoff_min_s=node.backoff_min_s,
         backoff_max_s=node.backoff_max_s,
         settled_s=node.settled_s,
+        crash_loop_starts=node.crash_loop_starts,
+        crash_loop_pause_s=node.crash_loop_pause_s,
     )
 
 

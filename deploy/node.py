@@ -8,10 +8,12 @@ import grpc
 import msgspec
 
 from bramley.common import rpc
-from bramley.common.errors import InvalidRequest
+from bramley.common.errors import InvalidRequest, SettingsError
 from bramley.deploy.keeper import Keeper, canonical
 from bramley.protos.v1 import node_pb2, node_pb2_grpc
 from bramley.worker.settings import WorkerName
+
+_REASON_CHARS = 200
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -27,7 +29,7 @@ class NodeServicer(node_pb2_grpc.NodeServiceServicer):
         self, request: node_pb2.StartWorkerRequest, context: Context
     ) -> node_pb2.StartWorkerResponse:
         name, spec = _checked(request.spec)
-        await self._keeper.start_worker(name, spec)
+        await self._keeper.start_worker(name, spec, now=request.now, is_pinned=request.pinned)
         return node_pb2.StartWorkerResponse(process=self._keeper.process(name))
 
     async def StopWorker(  # noqa: D102
@@ -36,13 +38,32 @@ class NodeServicer(node_pb2_grpc.NodeServiceServicer):
         await self._keeper.stop_worker(request.name)
         return node_pb2.StopWorkerResponse()
 
+    async def KillWorker(  # noqa: D102
+        self, request: node_pb2.KillWorkerRequest, context: Context
+    ) -> node_pb2.KillWorkerResponse:
+        reason = " ".join(request.reason.split())[:_REASON_CHARS] or "killed"
+        await self._keeper.kill_worker(request.name, request.epoch, reason)
+        return node_pb2.KillWorkerResponse()
+
+    async def Reload(  # noqa: D102
+        self, request: node_pb2.ReloadRequest, context: Context
+    ) -> node_pb2.ReloadResponse:
+        try:
+            return node_pb2.ReloadResponse(changed=await self._keeper.reload())
+        except SettingsError as error:
+            raise InvalidRequest(error.key, error.problem) from error
+
     async def Watch(  # noqa: D102
         self, request: node_pb2.WatchRequest, context: Context
     ) -> AsyncGenerator[node_pb2.WatchResponse]:
         sent: node_pb2.WatchResponse | None = None
         while True:
             change = self._keeper.changes.next()
-            response = node_pb2.WatchResponse(epoch=self._epoch, processes=self._keeper.processes())
+            response = node_pb2.WatchResponse(
+                epoch=self._epoch,
+                processes=self._keeper.processes(),
+                router_settings_json=self._keeper.router_settings_json,
+            )
             if response != sent:
                 yield response
                 sent = response

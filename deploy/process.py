@@ -153,7 +153,7 @@ class Incarnation:
     async def _poll(self, process: psutil.Process) -> None:
         while runs(process):  # noqa: ASYNC110 nobody tells of another's child
             await asyncio.sleep(_ADOPTED_POLL_S)
-        self._end(None)
+        self._end(-signal.SIGKILL if self._is_killed else None)
 
     def _end(self, code: int | None) -> None:
         words = how_it_ended(code, last_words(self._log_file, self._log_start))

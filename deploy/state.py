@@ -48,6 +48,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return Key(self.role, self.name)
 
 
+class WantedWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that should run.
+
+    Attributes:
+        spec: the settings it is wanted with.
+        is_pinned: as the router last had it.
+    """
+
+    spec: str
+    is_pinned: bool = False
+
+
 class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
     """``node.json``: where the node is found.
 
@@ -140,13 +152,13 @@ class StateFolder:
     def _record(self, key: Key) -> Path:
         return self.path / "processes" / f"{key.role}-{key.name}.json"
 
-    def read_wanted(self) -> dict[str, str]:
-        """Read the specs of the wanted workers by name."""
-        return _read(self._wanted, dict[str, str]) or {}
+    def read_wanted(self) -> dict[str, WantedWorker]:
+        """Read the wanted workers by name."""
+        return _read(self._wanted, dict[str, WantedWorker]) or {}
 
-    def write_wanted(self, specs: dict[str, str]) -> None:
-        """Write the specs of the wanted workers by name."""
-        replace_file(self._wanted, msgspec.json.encode(specs))
+    def write_wanted(self, workers: dict[str, WantedWorker]) -> None:
+        """Write the wanted workers by name."""
+        replace_file(self._wanted, msgspec.json.encode(workers))
 
     def read_node(self) -> NodeFile | None:
         """Read ``node.json``; None if there is none, or not a whole one."""

@@ -26,10 +26,12 @@ class Wanted:
     Attributes:
         spec: opaque; an incarnation with another one is replaced.
         not_before_s: end of its backoff.
+        is_pinned: kept for the router, and no matter here.
     """
 
     spec: str
     not_before_s: float = 0.0
+    is_pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class Limits:
     Attributes:
         drain_s: the router's beside ``stop_s``.
         flush_s: the store's beside ``stop_s``.
+        crash_loop_starts: crashes of a worker in a row after which it pauses for long.
     """
 
     start_s: float
@@ -70,6 +73,8 @@ class Limits:
     backoff_min_s: float
     backoff_max_s: float
     settled_s: float
+    crash_loop_starts: int
+    crash_loop_pause_s: float
 
     def stop_of(self, role: str) -> float:
         """Time from SIGTERM to SIGKILL."""
@@ -133,8 +138,12 @@ def crashes_after(crashes: int, lived_s: float, limits: Limits) -> int:
     return 1 if lived_s >= limits.settled_s else crashes + 1
 
 
-def backoff_s(crashes: int, limits: Limits) -> float:
+def backoff_s(role: str, crashes: int, limits: Limits) -> float:
     """How long to wait before the next start, after so many crashes in a row."""
+    # Each crash of a large model may cost memory that only a reboot gives back (macOS keeps what
+    # a killed process had wired): a worker is not tried for ever as often as a router is.
+    if role == "worker" and crashes >= limits.crash_loop_starts:
+        return max(limits.crash_loop_pause_s, limits.backoff_max_s)
     doublings = min(crashes - 1, 62)
     return min(limits.backoff_max_s, limits.backoff_min_s * 2.0**doublings)
 

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from bramley.common.logs import facts
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 async def up(
     settings: ClusterSettings,
     state: StateFolder,
+    read: Callable[[], ClusterSettings],
     *,
     is_detached: bool = False,
     is_stop: bool = False,
@@ -31,6 +33,7 @@ async def up(
     Args:
         settings: of the cluster.
         state: its folder.
+        read: reads the settings again.
         is_detached: what is said goes to a log as soon as the folder is owned.
         is_stop: adopt what another supervisor left, only to stop it in good order.
 
@@ -47,7 +50,7 @@ async def up(
     tasks: list[asyncio.Task[None]] = [guarded(ownership.keep())]
     previous = state.read_node()
     run_dir = make_run_dir(previous.run_dir if previous else None)
-    keeper = Keeper(settings, state, ownership, run_dir)
+    keeper = Keeper(settings, state, ownership, run_dir, read)
     _obey_signals(keeper)
     await keeper.adopt(previous)
     if is_stop:
@@ -55,7 +58,7 @@ async def up(
     server = NodeServer(keeper, ownership.epoch)
     await server.start()
     log.info("up", extra=facts(state=state.path, node=keeper.target, epoch=ownership.epoch))
-    tasks.append(guarded(_look_after(keeper, server, settings.node.sweep_every_s)))
+    tasks.append(guarded(_look_after(keeper, server)))
     if not is_detached:
         tasks.append(guarded(tell(keeper)))
     await guarded(keeper.run())
@@ -78,10 +81,10 @@ def _write_to(file: Path) -> None:
     os.close(fd)
 
 
-async def _look_after(keeper: Keeper, server: NodeServer, every_s: float) -> None:
+async def _look_after(keeper: Keeper, server: NodeServer) -> None:
     try:
         while True:
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(keeper.sweep_every_s)
             await keeper.sweep()
             await server.mend()
     except OSError as error:

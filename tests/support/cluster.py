@@ -8,7 +8,7 @@ import json
 import shutil
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bramley.protos.v1.node_pb2_grpc import NodeServiceAsyncStub
 
 PATIENCE_S = 30.0
+SUPERVISOR = ("-P", "-m", "bramley.deploy")
 DUMMY_CHILD = Path(__file__).with_name("dummy_child.py")
 
 T = TypeVar("T")
@@ -41,8 +42,18 @@ class Cluster:
         state_dir: the state folder.
     """
 
-    def __init__(self, folder: Path, toml: str = "") -> None:
+    def __init__(
+        self, folder: Path, toml: str = "", supervisor: Sequence[str] = SUPERVISOR
+    ) -> None:
+        """Write the settings.
+
+        Args:
+            folder: see below.
+            toml: what the supervisor reads.
+            supervisor: what Python runs as such.
+        """
         self.folder = folder
+        self._command = supervisor
         self.state_dir = folder / "state"
         self._toml = folder / "cluster.toml"
         self._toml.write_text(toml)
@@ -75,7 +86,7 @@ class Cluster:
         """Start a supervisor with free ports, and wait for nothing."""
         with (self.folder / "supervisor.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "bramley.deploy", str(self._toml)),
+                *(sys.executable, *self._command, str(self._toml)),
                 *("--state-dir", str(self.state_dir)),
                 *("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"),
                 *arguments,
@@ -142,19 +153,34 @@ class Cluster:
         async with open_channel(self.node.node) as channel:
             yield NodeServiceStub(channel)
 
-    async def start_worker(self, name: str) -> node_pb2.Process:
+    async def start_worker(
+        self, name: str, *, now: bool = False, pinned: bool = False
+    ) -> node_pb2.Process:
         """Ask for a worker as a router would, with the settings that the router was given."""
         router = json.loads((self.state_dir / "settings" / "router-router.json").read_bytes())
         settings = json.dumps(router["models"][name]).encode()
         spec = node_pb2.WorkerSpec(name=name, settings_json=settings)
         async with self.stub() as stub:
-            call = stub.StartWorker(node_pb2.StartWorkerRequest(spec=spec), wait_for_ready=True)
+            request = node_pb2.StartWorkerRequest(spec=spec, now=now, pinned=pinned)
+            call = stub.StartWorker(request, wait_for_ready=True)
             return (await self.within(call)).process
 
     async def stop_worker(self, name: str) -> None:
         """Have a worker ended, and wait until it is."""
         async with self.stub() as stub:
             await self.within(stub.StopWorker(node_pb2.StopWorkerRequest(name=name)))
+
+    async def kill_worker(self, name: str, epoch: int, reason: str) -> None:
+        """Have one incarnation of a worker killed."""
+        async with self.stub() as stub:
+            request = node_pb2.KillWorkerRequest(name=name, epoch=epoch, reason=reason)
+            await self.within(stub.KillWorker(request))
+
+    async def reload(self, toml: str) -> list[str]:
+        """Change the settings of this supervisor, and return which keys it says have changed."""
+        self.rewrite(toml)
+        async with self.stub() as stub:
+            return list((await self.within(stub.Reload(node_pb2.ReloadRequest()))).changed)
 
     async def until(self, condition: Callable[[Processes], bool]) -> Processes:
         """Wait until the processes, as the supervisor tells of them, fulfil ``condition``."""

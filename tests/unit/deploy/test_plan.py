@@ -27,6 +27,8 @@ LIMITS = Limits(
     backoff_min_s=0.1,
     backoff_max_s=10,
     settled_s=30,
+    crash_loop_starts=5,
+    crash_loop_pause_s=300,
 )
 NOW_S = 1000.0
 DESIRED = {ROUTER: Wanted(spec="r"), A: Wanted(spec="a")}
@@ -143,9 +145,22 @@ def test_workers_are_stopped_together() -> None:
 
 
 def test_the_backoff_doubles_up_to_its_limit() -> None:
-    pauses = [backoff_s(crashes, LIMITS) for crashes in range(1, 10)]
+    pauses = [backoff_s("router", crashes, LIMITS) for crashes in range(1, 10)]
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10]
-    assert backoff_s(10_000, LIMITS) == 10
+    assert backoff_s("router", 10_000, LIMITS) == 10
+    assert backoff_s("store", 10_000, LIMITS) == 10
+
+
+def test_a_worker_that_keeps_crashing_is_tried_rarely() -> None:
+    pauses = [backoff_s("worker", crashes, LIMITS) for crashes in range(1, 7)]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 300, 300]
+    patient = replace(LIMITS, backoff_max_s=600)
+    assert backoff_s("worker", 5, patient) == 600
+
+
+def test_a_pin_is_no_matter_to_the_plan() -> None:
+    desired = {**DESIRED, A: replace(DESIRED[A], is_pinned=True)}
+    assert plan(desired, [ROUTER_UP, A_UP], NOW_S, LIMITS) == Wait(None)
 
 
 def test_a_long_life_forgives_earlier_crashes() -> None:

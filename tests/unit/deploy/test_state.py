@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from bramley.common.errors import SettingsError
-from bramley.deploy.state import NodeFile, Record, StateFolder, make_run_dir, restore_run_dir
+from bramley.deploy.state import (
+    NodeFile,
+    Record,
+    StateFolder,
+    WantedWorker,
+    make_run_dir,
+    restore_run_dir,
+)
 from bramley.deploy.supervisor import Key
 
 RECORD = Record(role="worker", name="a", epoch=7, pid=1, spec="{}", addresses={"socket": "unix:x"})
@@ -67,11 +74,12 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     node = NodeFile(run_dir="/r", node="unix:/r/node.sock", pid=1, epoch=state.next_epoch())
     state.write_record(RECORD)
-    state.write_wanted({"a": "{}"})
+    wanted = {"a": WantedWorker(spec="{}", is_pinned=True)}
+    state.write_wanted(wanted)
     state.write_node(node)
     again = StateFolder(tmp_path)
     assert list(again.records()) == [RECORD]
-    assert (again.read_wanted(), again.read_node()) == ({"a": "{}"}, node)
+    assert (again.read_wanted(), again.read_node()) == (wanted, node)
 
 
 @pytest.mark.parametrize("content", [b"", b'{"role": "wor', b"[]", b"\xff"])
@@ -97,15 +105,16 @@ def test_a_failed_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = StateFolder(tmp_path)
-    state.write_wanted({"a": "1"})
+    before = {"a": WantedWorker(spec="1")}
+    state.write_wanted(before)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        state.write_wanted({"b": "2"})
-    assert state.read_wanted() == {"a": "1"}
+        state.write_wanted({"b": WantedWorker(spec="2")})
+    assert state.read_wanted() == before
 
 
 def test_the_run_folder_is_kept_while_it_is_ours(tmp_path: Path) -> None:
