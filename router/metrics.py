@@ -9,7 +9,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from bramley.common.ids import ModelName
+from bramley.common.ids import ModelName, WorkerName
 from bramley.common.wire import short_name
 from bramley.protos.v1 import types_pb2
 from bramley.router import families
@@ -34,7 +34,7 @@ class ModelMetrics:
         self._made = made
         self._model = model
         self.state_bytes = 0
-        self._workers: dict[str, WorkerMetrics] = {}
+        self._workers: dict[WorkerName, WorkerMetrics] = {}
         self._totals = Totals()
         self._is_gone = False
         self.in_flight: Gauge = self._bound("requests_in_flight")
@@ -116,7 +116,7 @@ class ModelMetrics:
                 self._count(name, *((label,) if label else ()), by=grown)
         self.snapshots_owed.set(self._totals.owed)
 
-    def set_breakers(self, states: Mapping[str, str]) -> None:
+    def set_breakers(self, states: Mapping[WorkerName, str]) -> None:
         """Show the state of each worker's breaker."""
         for name, state in states.items():
             if worker := self._workers.get(name):

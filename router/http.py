@@ -1,0 +1,156 @@
+"""The router's HTTP side, on its own event loop: ``/metrics``, ``/healthz`` and ``/readyz``.
+
+An answer on ``/healthz`` proves that the loop turns; what ``/readyz`` says is decided in
+router/readiness.py. None of them takes a body.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager
+
+import msgspec
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bramley.common.errors import CannotListen, SettingsError
+from bramley.router.readiness import Readiness
+
+CONNECTIONS_MAX = 512  # more are answered with 503
+STOP_S = 1  # for answers that are being sent when the router ends
+
+
+def application(registry: CollectorRegistry, readiness: Callable[[], Readiness]) -> Starlette:
+    """Make what answers.
+
+    Args:
+        registry: of the metrics.
+        readiness: judges the router at this moment.
+
+    Returns:
+        The application.
+    """
+
+    async def metrics(request: Request) -> Response:
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        # On a thread: there may be thousands of series, and streams are forwarded meanwhile.
+        return Response(await asyncio.to_thread(encode, registry), media_type=kind)
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        told = readiness()
+        body = msgspec.json.encode(told) + b"\n"
+        return Response(body, 200 if told.ready else 503, media_type="application/json")
+
+    return Starlette(
+        routes=[
+            Route("/metrics", metrics),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+        ],
+        middleware=[Middleware(_NoBody)],
+    )
+
+
+@asynccontextmanager
+async def serving(
+    address: str, application: ASGIApp, tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[str]:
+    """Serve at ``host:port`` for the length of the block; port 0 takes a free one.
+
+    Args:
+        address: of the settings.
+        application: that answers.
+        tls: of the connections; without it they are in the clear.
+
+    Yields:
+        The address.
+
+    Raises:
+        CannotListen: it is not to be had.
+        SettingsError: it is none.
+    """
+    host, port = host_and_port("http", address)
+    listener = _listen(host, port)
+    server = _Server(
+        uvicorn.Config(
+            application,
+            loop="none",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_graceful_shutdown=STOP_S,
+            ssl_context_factory=(lambda *_: tls) if tls else None,
+        )
+    )
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(server.serve([listener]))
+        try:
+            yield f"{host}:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
+
+
+def host_and_port(key: str, address: str) -> tuple[str, int]:
+    """Take an address apart.
+
+    Returns:
+        The host, in brackets if it has colons, and the port.
+
+    Raises:
+        SettingsError: it is not ``host:port``.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise SettingsError(key, f"{address!r} is not host:port")
+    return host, int(port)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family)
+    except OSError as error:
+        raise CannotListen(f"{host}:{port}", error) from error
+
+
+class _Server(uvicorn.Server):
+    """One that leaves the signals of the process to the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+class _NoBody:
+    """Refuses requests that have a body, without reading it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+                app = PlainTextResponse("no body is taken here\n", 413, {"connection": "close"})
+        await app(scope, receive, send)
