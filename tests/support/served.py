@@ -11,7 +11,7 @@ from typing import Unpack
 from bramley.client.client import AsyncClient
 from bramley.client.events import Completion, Delta
 from bramley.client.requests import Options
-from support.cluster import Cluster
+from support.cluster import SUPERVISOR, Cluster
 
 # What the model "script" says after a prompt that ends on the byte.
 SAYS = {
@@ -90,12 +90,20 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(folder: Path, settings: Callable[[Path], str]) -> AsyncGenerator[Served]:
-    """Serve with real workers for the length of the block, all models ready; nothing is left.
+async def serving(
+    folder: Path,
+    settings: Callable[[Path], str],
+    supervisor: Sequence[str] = SUPERVISOR,
+    *,
+    until_ready: Sequence[str] | None = (),
+) -> AsyncGenerator[Served]:
+    """Serve with real workers for the length of the block; nothing is left.
 
     Args:
         folder: a test's own.
         settings: writes the ``cluster.toml``, given the folder of served_models.py's models.
+        supervisor: what Python runs as such.
+        until_ready: models that are waited for: all without a name, and none if it is None.
 
     Yields:
         The cluster and a client of it.
@@ -105,12 +113,13 @@ async def serving(folder: Path, settings: Callable[[Path], str]) -> AsyncGenerat
     write = [sys.executable, str(Path(__file__).with_name("served_models.py")), str(models)]
     tests = str(Path(__file__).parents[1])
     subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": tests})  # noqa: ASYNC221
-    cluster = Cluster(folder, settings(models))
+    cluster = Cluster(folder, settings(models), supervisor)
     await cluster.up()
     try:
         async with AsyncClient(cluster.node.addresses["grpc"]) as client:
             made = Served(cluster, client)
-            await made.ready()
+            if until_ready is not None:
+                await made.ready(*until_ready)
             yield made
     finally:
         await cluster.close()  # and checks that no process, socket or lock is left
