@@ -12,6 +12,8 @@ from bramley.deploy.settings import FILLED_IN, ClusterSettings
 FIXED: Final = (
     "router.grpc",
     "router.http",
+    "router.tls",
+    "router.auth",
     "node.worker_command",
     "node.router_command",
     "node.store_command",

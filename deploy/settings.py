@@ -9,9 +9,11 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from bramley.cachestore.settings import StoreSettings
+from bramley.cachestore.settings import StoreSettings, ram_budget
 from bramley.common import settings
 from bramley.common.errors import SettingsError
+from bramley.deploy.footprint import weights_bytes
+from bramley.deploy.machine import ram_bytes, usable_bytes
 from bramley.router.policy import Bytes, Load, ModelPolicy
 from bramley.router.settings import RouterSettings
 from bramley.worker.settings import ModelName, WorkerSettings
@@ -201,12 +203,18 @@ def _completed(read: ClusterSettings, path: Path | None, state_dir: Path) -> Clu
             pinned=model.pinned,
             idle_unload_s=model.idle_unload_s,
             memory_bytes=model.memory_bytes,
+            weights_bytes=weights_bytes(Path(model.path)),
             state_bytes=model.state_bytes or 0,
         )
         for name, model in models.items()
     }
     router = msgspec.structs.replace(
-        read.router, models=specs, replicas=replicas, policies=policies
+        read.router,
+        models=specs,
+        replicas=replicas,
+        policies=policies,
+        memory_bytes=read.router.memory_bytes or usable_bytes() * 3 // 4,
+        store_bytes=ram_budget(read.store, ram_bytes()) if read.store.enabled else 0,
     )
     kept = Path(read.store.folder).expanduser() if read.store.folder else state_dir / STORE_FOLDER
     store = msgspec.structs.replace(read.store, folder=str(folder / kept))

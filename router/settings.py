@@ -19,7 +19,8 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         models: settings of each model's workers, passed on as they are.
         replicas: workers of a model, where there are more than one.
         policies: when each model is loaded and unloaded.
-        memory_bytes: that all models and the store's RAM tier may take together; 0 is no limit.
+        memory_bytes: that all models and the store's RAM tier may take together; 0 takes three
+            quarters of this machine's RAM, or no limit in a router without a node.
         store_bytes: of them, for the store's RAM tier.
         hang_timeout_s: a worker that is silent, or inside one step, for as long is killed.
         classes: what each class of a model's requests gets.

@@ -11,6 +11,7 @@ from bramley.cachestore.settings import StoreSettings
 from bramley.common.errors import SettingsError
 from bramley.deploy import settings
 from bramley.deploy.settings import load
+from bramley.router.policy import ModelPolicy
 
 EXAMPLE = Path(settings.__file__).with_name("cluster.toml").read_text()
 
@@ -144,3 +145,48 @@ def test_the_embedded_model_s_settings_need_no_path(
     assert "replicas" not in read.router.models["smollm2"]
     with pytest.raises(SettingsError, match=r"models.other.path: is missing"):
         _load(tmp_path, "", "models.other.replicas=2")
+
+
+def test_memory_is_three_quarters_of_the_machine_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "usable_bytes", lambda: 1000)
+    assert _load(tmp_path, '[models.a]\npath = "a"').router.memory_bytes == 750
+    told = _load(tmp_path, '[models.a]\npath = "a"', "router.memory_bytes=7")
+    assert told.router.memory_bytes == 7
+    with pytest.raises(SettingsError, match=r"router.memory_bytes: "):
+        _load(tmp_path, '[models.a]\npath = "a"', "router.memory_bytes=-1")
+
+
+def test_the_stores_share_is_what_the_store_will_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "ram_bytes", lambda: 40 << 30)
+    toml = '[models.a]\npath = "a"'
+    assert _load(tmp_path, toml).router.store_bytes == 4 << 30
+    assert _load(tmp_path, toml, "store.ram_bytes=7").router.store_bytes == 7
+    off = _load(tmp_path, toml, "store.ram_bytes=7", "store.enabled=false")
+    assert off.router.store_bytes == 0
+    with pytest.raises(SettingsError, match=r"router.store_bytes: is filled in"):
+        _load(tmp_path, toml, "router.store_bytes=7")
+
+
+def test_a_models_policy_is_its_table_and_its_files(tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "config.json").write_text('{"torch_dtype": "float32"}')
+    (tmp_path / "w" / "model.safetensors").write_bytes(bytes(100))
+    read = _load(
+        tmp_path,
+        '[models.a]\npath = "w"\nload = "demand"\npinned = true\nidle_unload_s = 5\n'
+        "memory_bytes = 9\nstate_bytes = 3\n[models.b]\npath = 'none'",
+    )
+    assert read.router.policies["a"] == ModelPolicy(
+        load="demand",
+        pinned=True,
+        idle_unload_s=5,
+        memory_bytes=9,
+        weights_bytes=100,
+        state_bytes=3,
+    )
+    assert read.router.policies["b"] == ModelPolicy()
+    assert "load" not in read.router.models["a"]
