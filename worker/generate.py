@@ -1,7 +1,8 @@
 """The stream of one request: what the engine said of its answers in, messages out.
 
-Messages are as few as possible: what gathered while the last one was sent goes together, and
-longer than that where the request lets its tokens wait.
+Messages are as few as possible: a token that can wait is sent with others once the stream is
+told to (worker/telling.py), or when the time is over for which the request lets its tokens wait.
+The first of an answer and its end cannot wait.
 """
 
 import asyncio
@@ -64,8 +65,10 @@ class Stream:
         self._by_index = list(self._answers.values())
         self._unfinished = self._by_index
         self._is_started = False
+        self._looks_for_ends = bool(request.stop.strings)
         self._delay_s = to_seconds(request.stream.max_delay)
         self._is_due = False
+        self._has_gathered = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -76,7 +79,16 @@ class Stream:
     def put(self, output: Output) -> None:
         """Add what the engine said."""
         self._arrived.append(output)
-        self._news.set()
+        can_wait = self._can_wait(output)
+        if can_wait:
+            self._gather()
+        if self._looks_for_ends or not can_wait:
+            self._news.set()
+
+    def tell(self) -> None:
+        """Tell what gathered, unless the request lets it wait for longer."""
+        if self._has_gathered and not self._delay_s:
+            self._fall_due()
 
     async def take(self) -> Sequence[Response]:
         """Wait for news.
@@ -89,15 +101,13 @@ class Stream:
         """
         await self._news.wait()
         self._news.clear()
-        arrived, self._arrived = self._arrived, []
-        for output in arrived:
-            self._note(output)
-        while self._preempted:
-            await self._resume(self._preempted.pop())
-        if self._delay_s and not self._is_due:
-            self._hold()
-            return ()
-        return self._tell()
+        while self._arrived or self._preempted:  # more may come while one is resumed
+            arrived, self._arrived = self._arrived, []
+            for output in arrived:
+                self._note(output)
+            while self._preempted:
+                await self._resume(self._preempted.pop())
+        return self._tell() if self._is_due else ()
 
     def token_ids(self, index: int) -> Sequence[int]:
         """An answer so far."""
@@ -114,8 +124,14 @@ class Stream:
             self._timer.cancel()
             self._timer = None
 
-    def _hold(self) -> None:
-        if self._timer is None:
+    def _can_wait(self, output: Output) -> bool:
+        if not isinstance(output, Token) or output.finish is not None:
+            return False
+        return self._answers[output.request_id].is_begun
+
+    def _gather(self) -> None:
+        self._has_gathered = True
+        if self._delay_s and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._delay_s, self._fall_due)
 
@@ -168,7 +184,7 @@ class Stream:
 
     def _tell(self) -> Sequence[Response]:
         self.close()
-        self._is_due = False
+        self._is_due = self._has_gathered = False
         told, self._untold = self._untold, []
         for answer in self._unfinished:
             told.extend([Response(delta=delta) for delta in answer.deltas()])

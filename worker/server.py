@@ -37,6 +37,7 @@ from bramley.worker.loading import Loaded
 from bramley.worker.prefix import Found, PrefixCache
 from bramley.worker.request import Request
 from bramley.worker.sessions import Sessions
+from bramley.worker.telling import Telling
 from bramley.worker.text.bad_words import spellings
 from bramley.worker.text.boundary import StableBoundary
 from bramley.worker.text.chat import characters, conversation, render
@@ -63,6 +64,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._prefixes: PrefixCache
         self._sessions: Sessions
         self._streams: dict[str, Stream] = {}  # by the ids of their sequences
+        self._telling = Telling()
         self._text = ThreadPoolExecutor(1, "text")
         self._closed = False
         self._lost_told = 0
@@ -84,11 +86,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def deliver(self, outputs: Sequence[Output]) -> None:
         """Hand a step's outputs to their streams; those of a stream that left are dropped."""
+        told: list[Stream] = []
         for output in outputs:
             if isinstance(output, Saved):  # whose request may have ended
                 self._prefixes.publish(output)
             elif stream := self._streams.get(output.request_id):
                 stream.put(output)
+                told.append(stream)
+        self._telling.add(told)
 
     async def close(self) -> None:
         """Hand over what was saved and end the watches, after a drain."""

@@ -52,15 +52,34 @@ class Bench:
         ]
         self.cancelled: list[str] = []
         self.resumed: list[str] = []
+        self.meanwhile: Sequence[Output] = ()
         self.stream = Stream(request, works, Bytes, self.cancelled.append, self.resume)
 
     async def resume(self, work: Request) -> None:
         self.resumed.append(work.id)
+        for output in self.meanwhile:
+            self.stream.put(output)
 
-    async def told(self, *outputs: Output) -> list[str]:
-        """What is sent after these outputs, in short."""
+    async def at_once(self, *outputs: Output) -> list[str]:
+        """What is sent of these outputs without being told to, in short."""
         for output in outputs:
             self.stream.put(output)
+        taking = asyncio.ensure_future(self.later())
+        await asyncio.sleep(0)
+        if taking.done():
+            return await taking
+        taking.cancel()
+        return []
+
+    async def told(self, *outputs: Output) -> list[str]:
+        """What is sent of these outputs when it is told to."""
+        for output in outputs:
+            self.stream.put(output)
+        self.stream.tell()
+        return await self.at_once()
+
+    async def later(self) -> list[str]:
+        """What is sent next, some time."""
         return [short(response) for response in await self.stream.take()]
 
 
@@ -178,6 +197,48 @@ async def test_the_prompt_s_logprobs_wait_for_the_first_token() -> None:
     assert not second.delta.HasField("prompt_logprobs")
 
 
+async def test_what_can_wait_is_told_together_once_the_stream_is_told_to() -> None:
+    bench = Bench(n=2)
+    assert await bench.at_once(seated(), *says("a")) == ["started", "0:a"]
+    assert await bench.at_once(*says("b")) == []
+    assert await bench.at_once(*says("x", 1)) == ["0:b", "1:x"]  # the first of its index
+    assert await bench.at_once(*says("c"), *says("y", 1)) == []
+    assert await bench.told(*says("d")) == ["0:cd", "1:y"]
+    assert await bench.told() == []
+    assert await bench.at_once(*says("e")) == []
+    assert await bench.at_once(*says("f", finish=END)) == ["0:ef", "0!"]
+
+
+async def test_a_stop_string_is_found_before_the_stream_is_told_to() -> None:
+    bench = Bench(stop=types_pb2.StopConditions(strings=["bc"]))
+    assert await bench.at_once(seated(), *says("a")) == ["started", "0:a"]
+    assert await bench.at_once(*says("x")) == []
+    assert await bench.at_once(*says("b")) == []
+    assert await bench.at_once(*says("cd")) == ["0:x", "0!"]
+    assert bench.cancelled == ["r#0"]
+
+
+async def test_a_failure_and_a_lost_seat_wait_for_nothing() -> None:
+    bench = Bench()
+    work = Request(id="r#0", prompt=[7], stop=StopRule(max_tokens=1), sampling=SamplingParams())
+    assert await bench.at_once(seated(), *says("a")) == ["started", "0:a"]
+    assert await bench.at_once(*says("b"), Preempted("r#0", work)) == []
+    assert bench.resumed == ["r#0"]
+    with pytest.raises(EngineFault):
+        await bench.at_once(Failed("r#0", EngineFault("x")))
+
+
+async def test_what_comes_while_an_answer_is_resumed_is_told_when_the_stream_is_told_to() -> None:
+    bench = Bench(n=2)
+    assert await bench.at_once(seated(), *says("a"), *says("x", 1)) == ["started", "0:a", "1:x"]
+    bench.meanwhile = says("b")
+    work = Request(id="r#1", prompt=[7], stop=StopRule(max_tokens=1), sampling=SamplingParams())
+    assert await bench.told(*says("y", 1), Preempted("r#1", work)) == ["0:b", "1:y"]
+    bench.meanwhile = says("c")
+    assert await bench.at_once(Preempted("r#1", work)) == []
+    assert await bench.told() == ["0:c"]
+
+
 def patient(span: Duration, n: int = 1, **fields: Any) -> Bench:
     return Bench(n, stream=types_pb2.StreamOptions(max_delay=span), **fields)
 
@@ -199,9 +260,9 @@ async def test_tokens_that_wait_are_sent_when_their_time_is_over() -> None:
     assert await bench.told(*says("b")) == []
     assert await bench.told(*says("c")) == []
     async with asyncio.timeout(10):
-        assert await bench.told() == ["0:bc"]  # nothing new came: the timer alone
+        assert await bench.later() == ["0:bc"]  # nothing new came: the timer alone
         assert await bench.told(*says("d")) == []
-        assert await bench.told() == ["0:d"]
+        assert await bench.later() == ["0:d"]
 
 
 async def test_a_stop_string_is_found_while_tokens_wait() -> None:
