@@ -6,7 +6,7 @@ fourth place; else to the most urgent class, within which keys take turns. A pla
 worker of the model; router/routing.py chooses which: the next file of a request's way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -120,6 +120,15 @@ class Line:
         """Requests of a class that have none."""
         return self._waiting[priority]
 
+    def waiting(self) -> Iterable[Ask]:
+        """Requests that have no place."""
+        return (member.ask for member in self._queue.values())
+
+    def is_full(self, priority: Priority) -> bool:
+        """Whether as many requests of a class wait as may."""
+        beyond = self._waiting[priority] - self._free(priority)
+        return beyond >= self.classes.of(priority).queue_max
+
     def is_running(self, request: RequestId) -> bool:
         """Whether it has a place."""
         member = self._members.get(request)
@@ -149,8 +158,7 @@ class Line:
         """
         assert ask.id not in self._members
         rule = self.classes.of(ask.priority)
-        beyond = self._waiting[ask.priority] - self._free(ask.priority)
-        if beyond >= rule.queue_max or self._bytes[ask.priority] + ask.nbytes > rule.queue_bytes:
+        if self.is_full(ask.priority) or self._bytes[ask.priority] + ask.nbytes > rule.queue_bytes:
             return QueueFull(self._waiting[ask.priority], self.retry_after_s())
         if late := self._too_late(ask, 0.0, ask.entered_s):
             return late

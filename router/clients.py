@@ -38,7 +38,7 @@ class Clients:
     """Who has how much in flight, and when each is within its rate again."""
 
     def __init__(self, limits: ClientLimits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._in_flight: Counter[str] = Counter()
         self._paid_s: dict[str, float] = {}  # until when each has used its rate up
         self._kept_max = _KEPT
@@ -52,10 +52,10 @@ class Clients:
         Returns:
             Which one; else ``leave`` is to be called once.
         """
-        most = self._limits.requests_max
+        most = self.limits.requests_max
         if most and self._in_flight[key] >= most:
             return TooMany("CLIENT_CONCURRENCY", most, _RETRY_S)
-        if rate := self._limits.requests_per_minute:
+        if rate := self.limits.requests_per_minute:
             gap_s = _MINUTE_S / rate
             paid_s = max(self._paid_s.get(key, 0.0), now_s)
             wait_s = paid_s + gap_s - (now_s + _MINUTE_S)

@@ -5,6 +5,7 @@ name an incarnation by its epoch, and an older one's news never overwrites a new
 """
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from bramley.common.ids import ModelName, WorkerName
 from bramley.protos.v1 import node_pb2, types_pb2, worker_pb2
@@ -28,6 +29,8 @@ class WorkerView:
         load: the newest report of this epoch; None before the first, and when the stream of
             reports broke.
         limits: of the newest worker that was ready, this epoch's or an older one's.
+        was_ready: whether this epoch ever was.
+        is_stuck: whether its engine has been inside one step for too long.
     """
 
     model: ModelName
@@ -42,6 +45,8 @@ class WorkerView:
     load: worker_pb2.Load | None = None
     limits: types_pb2.ModelLimits | None = None
     revision: str = ""
+    was_ready: bool = False
+    is_stuck: bool = False
 
     @property
     def incarnation(self) -> str:
@@ -56,7 +61,8 @@ class WorkerView:
     @property
     def is_ready(self) -> bool:
         """Whether requests may be sent to it now."""
-        return self.is_running and self.load is not None and self.load.state in _SERVING
+        is_serving = self.load is not None and self.load.state in _SERVING
+        return self.is_running and is_serving and not self.is_stuck
 
     @property
     def is_failed(self) -> bool:
@@ -75,13 +81,17 @@ class WorkerView:
             return types_pb2.MODEL_STATE_FAILED
         if self.process == node_pb2.PROCESS_STATE_STOPPING:
             return types_pb2.MODEL_STATE_DRAINING
+        if self.is_stuck or (self.load is None and self.is_running and self.was_ready):
+            return types_pb2.MODEL_STATE_DEGRADED
         if self.load is None or not self.is_running:
             return types_pb2.MODEL_STATE_STARTING
         return self.load.state or types_pb2.MODEL_STATE_STARTING
 
     @property
     def reason(self) -> str:
-        """Why, when the state is FAILED."""
+        """Why, when the state is FAILED or DEGRADED."""
+        if self.state == types_pb2.MODEL_STATE_DEGRADED:
+            return "its engine is inside one step" if self.is_stuck else "it does not report"
         if self.state != types_pb2.MODEL_STATE_FAILED:
             return ""
         return self.refusal or self.last_exit or "its worker could not load the model"
@@ -122,6 +132,11 @@ class StartTaken:
 
 
 @dataclass(frozen=True)
+class TriedAgain:
+    """An operator has it started at once: what failed before counts no more."""
+
+
+@dataclass(frozen=True)
 class LoadSeen:
     """The worker of ``epoch`` reports."""
 
@@ -136,25 +151,41 @@ class LoadLost:
     epoch: int
 
 
-Event = ProcessSeen | ProcessGone | StartRefused | StartTaken | LoadSeen | LoadLost
+Event = ProcessSeen | ProcessGone | StartRefused | StartTaken | TriedAgain | LoadSeen | LoadLost
 
 
-def apply(view: WorkerView, event: Event) -> WorkerView:
-    """Take one piece of news into a view."""
+def apply(view: WorkerView, event: Event, hang_timeout_s: float = inf) -> WorkerView:
+    """Take one piece of news into a view.
+
+    Args:
+        view: what was known.
+        event: the news.
+        hang_timeout_s: half of it inside one step, and a worker is stuck.
+
+    Returns:
+        What is known now.
+    """
     match event:
         case ProcessSeen(process):
             return _process_seen(view, process)
         case ProcessGone():
-            return replace(view, process=node_pb2.PROCESS_STATE_UNSPECIFIED, address="", load=None)
-        case StartRefused(reason):
-            return replace(view, refusal=reason)
-        case StartTaken():
-            return replace(view, refusal="")
+            return replace(
+                view,
+                process=node_pb2.PROCESS_STATE_UNSPECIFIED,
+                address="",
+                load=None,
+                is_stuck=False,
+                was_ready=False,
+            )
+        case StartRefused() | StartTaken():
+            return replace(view, refusal=event.reason if isinstance(event, StartRefused) else "")
+        case TriedAgain():
+            return replace(view, refusal="", load=None, restarts_when_ready=view.restarts)
         case LoadSeen(epoch, load):
             is_heard = epoch == view.epoch and view.is_running
-            return _load_seen(view, load) if is_heard else view
+            return _load_seen(view, load, hang_timeout_s) if is_heard else view
         case LoadLost(epoch):
-            return replace(view, load=None) if epoch == view.epoch else view
+            return replace(view, load=None, is_stuck=False) if epoch == view.epoch else view
 
 
 def _process_seen(view: WorkerView, process: node_pb2.Process) -> WorkerView:
@@ -173,12 +204,15 @@ def _process_seen(view: WorkerView, process: node_pb2.Process) -> WorkerView:
         restarts=process.restarts,
         restarts_when_ready=baseline,
         load=view.load if same else None,
+        is_stuck=view.is_stuck and same,
+        was_ready=view.was_ready and process.epoch == view.epoch,
     )
 
 
-def _load_seen(view: WorkerView, load: worker_pb2.Load) -> WorkerView:
+def _load_seen(view: WorkerView, load: worker_pb2.Load, hang_timeout_s: float) -> WorkerView:
+    is_stuck = load.step_age_s > hang_timeout_s / 2
     if load.state not in _SERVING:
-        return replace(view, load=load)
+        return replace(view, load=load, is_stuck=is_stuck)
     limits = load.limits if load.HasField("limits") else view.limits
     return replace(
         view,
@@ -186,4 +220,6 @@ def _load_seen(view: WorkerView, load: worker_pb2.Load) -> WorkerView:
         limits=limits,
         revision=load.revision or view.revision,
         restarts_when_ready=view.restarts,
+        was_ready=True,
+        is_stuck=is_stuck,
     )

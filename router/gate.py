@@ -11,13 +11,19 @@ from contextlib import asynccontextmanager, contextmanager
 from math import inf
 from time import monotonic
 
-from bramley.common.errors import DeadlineUnmeetable, NoReadyWorker, Overloaded, QueueTimeout
+from bramley.common.errors import (
+    BramleyError,
+    DeadlineUnmeetable,
+    NoReadyWorker,
+    Overloaded,
+    QueueTimeout,
+)
 from bramley.common.ids import ModelName, RequestId, WorkerName
 from bramley.common.wire import short_name
 from bramley.protos.v1 import types_pb2, worker_pb2
 from bramley.router.admission import Ask, Changes, Line, QueueFull, TooLate
 from bramley.router.breaker import OPEN_MIN_S
-from bramley.router.classes import Classes
+from bramley.router.classes import Classes, Priority
 from bramley.router.fleet import WorkerView
 from bramley.router.metrics import ModelMetrics
 from bramley.router.prefixes import StoreView, split
@@ -29,7 +35,17 @@ TOKEN_BYTES = 4
 
 
 class Gate:
-    """The line of one model, its workers, and the tasks that stand in the line."""
+    """The line of one model, its workers, and the tasks that stand in the line.
+
+    Attributes:
+        model: its name.
+        replicas: its workers.
+        used_s: when it last had a request.
+        refusal: says why waiting is in vain while the model is not loaded, if it is.
+        timeout: says what was waited for in vain, where that was not a worker.
+        changed: called when a request comes to a model without a ready worker, when none is
+            left, and when none is left that runs.
+    """
 
     def __init__(
         self,
@@ -47,6 +63,11 @@ class Gate:
         self._places: dict[RequestId, Place] = {}
         self._unseated: dict[RequestId, Place] = {}  # whose turn it is, with no worker free yet
         self._suspect: RequestId | None = None
+        self._is_held = False
+        self.used_s = 0.0
+        self.refusal: Callable[[], BramleyError | None] = lambda: None
+        self.timeout: Callable[[], BramleyError | None] = lambda: None
+        self.changed: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
         return f"{self.model}: {self._line!r}"
@@ -67,12 +88,39 @@ class Gate:
         """Requests that wait, for a worker or for their turn."""
         return self._line.waiting_count
 
+    @property
+    def waiting_since_s(self) -> float:
+        """When the request came that has waited longest, of those without a place."""
+        waiting = (ask.entered_s for ask in self._line.waiting())
+        return min(waiting, default=inf)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a request of class DEFAULT would be refused now, as too many wait."""
+        return self._line.is_full(Priority.DEFAULT)
+
     def update(self, view: WorkerView) -> None:
         """Take in what is now known of one of the model's workers."""
         before = self.replicas.update(view)
         if before is None or _turned(before, view) or before.limits != view.limits:
-            self._apply(self._line.resize(self.replicas.places, monotonic()))
-            self._wake(self._places)
+            self.wake()
+
+    def hold(self, *, is_held: bool) -> None:
+        """Give its workers nothing new, or go on; what runs goes on in either case."""
+        self._is_held = is_held
+        self.wake()
+
+    def set_rules(self, classes: Classes, running_max: int | None) -> None:
+        """Let others wait, or more run, from now on."""
+        self._line.classes = classes
+        self.replicas.running_max = running_max
+        self.wake()
+
+    def wake(self) -> None:
+        """Give away what places there are by now, and have all who wait look again."""
+        places = 0 if self._is_held else self.replicas.places
+        self._apply(self._line.resize(places, monotonic()))
+        self._wake(self._places)
 
     @contextmanager
     def enter(self, ask: Ask, wait_max_s: float) -> Generator["Place"]:
@@ -90,15 +138,22 @@ class Gate:
         self._raise(self._line.enter(ask), ask)
         place = self._places[ask.id] = Place(self, self._line, ask, wait_max_s)
         self._count()
+        if self.choose() is None:
+            self.changed()
         try:
             yield place
         finally:
             del self._places[ask.id]
             self._unseated.pop(ask.id, None)
-            self._apply(self._line.leave(ask.id, monotonic()))
+            self.used_s = monotonic()
+            self._apply(self._line.leave(ask.id, self.used_s))
+            if not (self._places and self._line.running_count):
+                self.changed()
 
     def choose(self) -> WorkerView | None:
         """Choose a ready worker for a short call, whatever its places; None without one."""
+        if self._is_held:
+            return None
         ready = [view for view in self.replicas.views if view.is_ready]
         return min(ready, key=lambda view: view.requests_running, default=None)
 
@@ -106,10 +161,13 @@ class Gate:
         """Raise, if waiting for a worker is in vain.
 
         Raises:
-            NotServed: it is.
+            BramleyError: the model is not loaded, and will not be.
+            NotServed: its workers do not start.
         """
+        if error := self.refusal():
+            raise error
         view = self.view
-        if view.is_failed:
+        if view.is_failed and not self._is_held:
             raise NotServed(view, f"does not start: {view.reason}")
 
     def compete(self, ask: Ask, tokens: int, chains: Sequence[bytes]) -> None:
@@ -367,8 +425,10 @@ class Place:
             self._left_s -= monotonic() - started_s
 
 
-def _timed_out(gate: Gate, elapsed_s: float) -> QueueTimeout:
-    # The reason tells a loading model from a long queue.
+def _timed_out(gate: Gate, elapsed_s: float) -> BramleyError:
+    # The reason tells a loading model from a long queue, and both from a lack of memory.
+    if error := gate.timeout():
+        return error
     view = gate.view
     facts = {"model": view.model, "elapsed_s": f"{elapsed_s:.3f}"}
     if view.is_ready:

@@ -5,16 +5,22 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import TYPE_CHECKING
 
+import msgspec
 from grpc_health.v1.health_pb2 import HealthCheckResponse
-from prometheus_client import CollectorRegistry, start_http_server
 
-from bramley.common.errors import CannotListen, SettingsError
 from bramley.common.logs import facts
 from bramley.common.rpc import add_health, add_reflection, bind, new_server
 from bramley.protos.v1 import router_pb2, router_pb2_grpc
+from bramley.router import http
+from bramley.router.describe import report
 from bramley.router.fleet import WorkerView
+from bramley.router.metrics import Metrics
+from bramley.router.models import Models
+from bramley.router.pulse import beat
+from bramley.router.readiness import Readiness, readiness
 from bramley.router.server import RouterServer
 from bramley.router.settings import RouterSettings
 from bramley.router.watch import Watch
@@ -34,16 +40,23 @@ class Router:
     Attributes:
         server: its public service.
         watch: what it knows of its workers.
+        models: that it serves.
+        metrics: of the process.
         addresses: where it answers, by kind.
     """
 
     def __init__(self, settings: RouterSettings, socket: str, epoch: int) -> None:
         self._settings = settings
         self._socket = socket
-        self.watch = Watch(settings.node, settings.models, settings.replicas, self._worker_changed)
-        self.server = RouterServer(settings, epoch, self.watch)
         self.addresses: dict[str, str] = {}
         self._news = asyncio.Event()
+        self._told = set[str]()  # services of which health has been told
+        self.metrics = Metrics()
+        self.watch = Watch(
+            settings.node, settings.hang_timeout_s, self._worker_changed, self._resettled
+        )
+        self.models = Models(settings, self.watch, self.metrics, self._news.set)
+        self.server = RouterServer(settings, epoch, self.watch, self.models, self.metrics)
 
     @asynccontextmanager
     async def serve(self) -> AsyncGenerator[None]:
@@ -56,22 +69,24 @@ class Router:
             CannotListen: an address is not to be had.
             SettingsError: an address is none.
         """
-        host, _ = _host_and_port("grpc", self._settings.grpc)
+        host, _ = http.host_and_port("grpc", self._settings.grpc)
         grpc_server = new_server()
         router_pb2_grpc.add_RouterServiceServicer_to_server(self.server, grpc_server)
         health = add_health(grpc_server)
         add_reflection(grpc_server, [SERVICE])
         port = bind(grpc_server, self._settings.grpc)
         bind(grpc_server, self._socket)
-        async with _metrics_server(self._settings.http, self.server.metrics.registry) as http:
-            self.addresses = {"grpc": f"{host}:{port}", "http": http, "socket": self._socket}
+        async with self._http() as shown:
+            self.addresses = {"grpc": f"{host}:{port}", "http": shown, "socket": self._socket}
             await self._tell(health)
             await grpc_server.start()
             async with asyncio.TaskGroup() as tasks:
                 running = [
                     tasks.create_task(self.watch.run()),
+                    tasks.create_task(self.models.run()),
                     tasks.create_task(self._keep_telling(health)),
                     tasks.create_task(self._tell_of_drain(health)),
+                    tasks.create_task(beat(self.metrics.lag, self._show_breakers)),
                 ]
                 try:
                     yield
@@ -79,6 +94,24 @@ class Router:
                     await grpc_server.stop(STOP_GRACE_S)
                     for task in running:
                         task.cancel()
+
+    @asynccontextmanager
+    async def _http(self) -> AsyncGenerator[str]:
+        if not self._settings.http:
+            yield ""
+            return
+        application = http.application(self.metrics.registry, self._readiness)
+        async with http.serving(self._settings.http, application) as address:
+            yield address
+
+    def _readiness(self) -> Readiness:
+        models = {name: report(model) for name, model in self.models.by_name.items()}
+        return readiness(models, is_draining=self.server.drain_begun.is_set())
+
+    def _show_breakers(self) -> None:
+        now_s = monotonic()
+        for model in self.models.by_name.values():
+            model.metrics.set_breakers(model.gate.replicas.breakers(now_s))
 
     async def drain(self) -> None:
         """Admit nothing more; give what runs its time."""
@@ -88,9 +121,16 @@ class Router:
                 await self.server.drain()
 
     def _worker_changed(self, view: WorkerView, before: WorkerView) -> None:
-        self.server.worker_changed(view, before)
-        if view.is_ready != before.is_ready:
-            self._news.set()
+        self.models.worker_changed(view, before)
+
+    def _resettled(self, settings_json: bytes) -> None:
+        """Take the settings that the supervisor has read again."""
+        settings = msgspec.json.decode(settings_json, type=RouterSettings)
+        if settings != self._settings:
+            log.info("new settings")
+            self._settings = settings
+            self.watch.hang_timeout_s = settings.hang_timeout_s
+            self.server.apply(settings)
 
     async def _keep_telling(self, health: "HealthServicer") -> None:
         while True:
@@ -104,31 +144,11 @@ class Router:
 
     async def _tell(self, health: "HealthServicer") -> None:
         await health.set(SERVICE, HealthCheckResponse.SERVING)
-        for name, gate in self.server.gates.items():
+        known = dict.fromkeys(self._told, HealthCheckResponse.SERVICE_UNKNOWN)
+        for name, model in self.models.by_name.items():
             serving = HealthCheckResponse.SERVING
             silent = HealthCheckResponse.NOT_SERVING
-            await health.set(f"model/{name}", serving if gate.view.is_ready else silent)
-
-
-@asynccontextmanager
-async def _metrics_server(address: str, registry: CollectorRegistry) -> AsyncGenerator[str]:
-    if not address:
-        yield ""
-        return
-    host, port = _host_and_port("http", address)
-    try:
-        server, _ = start_http_server(port, host, registry)
-    except OSError as error:
-        raise CannotListen(address, error) from error
-    try:
-        yield f"{host}:{server.server_port}"
-    finally:
-        await asyncio.to_thread(server.shutdown)  # its thread looks twice a second
-        server.server_close()
-
-
-def _host_and_port(key: str, address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise SettingsError(key, f"{address!r} is not host:port")
-    return host, int(port)
+            known[f"model/{name}"] = serving if model.is_served else silent
+        self._told = set(known)
+        for service, status in known.items():
+            await health.set(service, status)

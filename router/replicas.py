@@ -27,10 +27,13 @@ class Replicas:
 
     Args:
         running_max: requests on one at a time; None takes each worker's own limit.
+
+    Attributes:
+        running_max: as given; it may change.
     """
 
     def __init__(self, running_max: int | None) -> None:
-        self._running_max = running_max
+        self.running_max = running_max
         self._workers: dict[WorkerName, _Worker] = {}
         self._uses = itertools.count(1)
 
@@ -47,6 +50,10 @@ class Replicas:
     def places(self) -> int:
         """Requests that the ready ones take at a time."""
         return sum(self._places(view) for view in self.views if view.is_ready)
+
+    def clear(self) -> None:
+        """Forget all: the model has other workers from now on."""
+        self._workers.clear()
 
     def update(self, view: WorkerView) -> WorkerView | None:
         """Take in what is now known of one, and return what was known before."""
@@ -143,7 +150,7 @@ class Replicas:
         return max((load.prefill_rate for load in loads if load), default=0.0)
 
     def _places(self, view: WorkerView) -> int:
-        return self._running_max or (view.limits.max_rows if view.limits else 0) or 1
+        return self.running_max or (view.limits.max_rows if view.limits else 0) or 1
 
 
 @dataclass(frozen=True, slots=True)

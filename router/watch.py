@@ -3,8 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import grpc
@@ -15,22 +17,22 @@ from bramley.common.logs import facts
 from bramley.common.rpc import open_channel
 from bramley.common.status import RemoteError
 from bramley.common.wire import short_name
-from bramley.protos.v1 import node_pb2, node_pb2_grpc, types_pb2, worker_pb2, worker_pb2_grpc
+from bramley.protos.v1 import node_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 from bramley.router import fleet
 from bramley.router.fleet import WorkerView
+from bramley.router.node import Node
 from bramley.router.prefixes import StoreView
 from bramley.router.reconnect import Backoff, again_and_again
 from bramley.router.store import follow
 
 if TYPE_CHECKING:
-    from bramley.protos.v1.node_pb2_grpc import NodeServiceAsyncStub
     from bramley.protos.v1.worker_pb2_grpc import WorkerServiceAsyncStub
 
 log = logging.getLogger(__name__)
 
 # A worker reports once a second at least; one that is silent longer is given nothing new.
 REPORT_WAIT_S = 5.0
-NODE_CALL_S = 10.0
+LOOK_S = 1.0
 # Calls to a worker that died end by themselves; this is for the ones that do not.
 CLOSE_GRACE_S = 30.0
 _REFUSALS = (
@@ -42,42 +44,91 @@ _REFUSALS = (
 
 
 class Watch:
-    """Keeps a view of each worker and a channel to it.
+    """Keeps a view of each worker and a channel to it, and has the node start and stop them.
 
     Args:
         node: target of the NodeService; empty if there is none.
-        models: settings of each model's workers.
-        replicas: workers of a model, where more than one.
+        hang_timeout_s: a worker that is silent for as long is killed.
         changed: called with each new view, and the one before it.
+        resettled: called with the router's settings when the node has new ones.
 
     Attributes:
         views: what is known of each worker.
         store: where the node's cache store answers; empty while none runs.
         prefixes: what it holds, as far as it has told.
+        connected: set once the node has told of its processes.
     """
 
     def __init__(
         self,
         node: str,
-        models: dict[str, dict[str, object]],
-        replicas: dict[str, int],
+        hang_timeout_s: float,
         changed: Callable[[WorkerView, WorkerView], None],
+        resettled: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        self._node = node
+        self._node = Node(node)
+        self.hang_timeout_s = hang_timeout_s
+        self._changed = changed
+        self._resettled = resettled
         self._specs: dict[WorkerName, node_pb2.WorkerSpec] = {}
         self.views: dict[WorkerName, WorkerView] = {}
-        for model, settings in models.items():
-            for number in range(1, replicas.get(model, 1) + 1):
-                name = worker_name(ModelName(model), number)
-                self._specs[name] = node_pb2.WorkerSpec(
-                    name=name, settings_json=msgspec.json.encode(settings)
-                )
-                self.views[name] = WorkerView(ModelName(model), name)
-        self._changed = changed
+        self._wanted: dict[WorkerName, bool] = {}  # and whether it is pinned
+        self._pinned: dict[WorkerName, bool] = {}  # of those that run, as the node tells
+        self._settings = b""
+        self.connected = asyncio.Event()
         self.store = ""
         self.prefixes = StoreView()
         self._store_task: asyncio.Task[None] | None = None
         self._links: dict[WorkerName, _Link] = {}
+
+    def define(self, model: ModelName, settings: dict[str, object], replicas: int) -> None:
+        """Say what a model's workers are started with, the next time that they are."""
+        self.forget(model)
+        for number in range(1, replicas + 1):
+            name = worker_name(model, number)
+            self._specs[name] = node_pb2.WorkerSpec(
+                name=name, settings_json=msgspec.json.encode(settings)
+            )
+            self.views[name] = WorkerView(model, name)
+
+    def forget(self, model: ModelName) -> None:
+        """Know nothing of a model any more, whose workers are gone."""
+        for name in self._workers_of(model):
+            self._unlink(name)
+            del self._specs[name], self.views[name]
+
+    def found(self, model: ModelName) -> list[bool]:
+        """Of a model's workers that the node has: whether each is pinned."""
+        return [self._pinned[name] for name in self._workers_of(model) if name in self._pinned]
+
+    async def start(self, model: ModelName, *, pinned: bool, now: bool = False) -> bool:
+        """Have a model's workers run from now on, whenever there is a node.
+
+        Args:
+            model: whose.
+            pinned: told to whoever routes for the node next.
+            now: try again at once what has crashed again and again.
+
+        Returns:
+            Whether the node refuses, since they run with other settings.
+        """
+        is_other = False
+        for name in self._workers_of(model):
+            self._wanted[name] = pinned
+            if now:
+                self._apply(name, fleet.TriedAgain())
+            is_other |= await self._start(name, now=now)
+        return is_other
+
+    async def stop(self, model: ModelName) -> None:
+        """Have none of a model's workers run, and wait until they are gone."""
+        names = self._workers_of(model)
+        for name in names:
+            self._wanted.pop(name, None)
+        await asyncio.gather(*[self._node.stop(name) for name in names])
+        for name in names:
+            self._apply(name, fleet.ProcessGone())
+            self._follow(self.views[name])
 
     def stub(self, view: WorkerView) -> "WorkerServiceAsyncStub":
         """The client of the incarnation that ``view``, which is ready, tells of."""
@@ -94,41 +145,61 @@ class Watch:
         if link is None or link.epoch != view.epoch or self.views[view.worker].load is None:
             return
         self._apply(view.worker, fleet.LoadLost(view.epoch))
-        link.task.cancel()
-        self._links[view.worker] = replace(link, task=self._reports(view, link.stub))
+        if link.task:
+            link.task.cancel()
+        link.task = self._reports(view, link)
 
     async def run(self) -> None:
         """Follow the node and its workers until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 if self._node:
-                    async with open_channel(self._node) as channel:
-                        stub = node_pb2_grpc.NodeServiceStub(channel)
-                        await again_and_again("the node", partial(self._follow_node, stub))
+                    self._tasks.create_task(self._look_after())
+                    async with self._node.open():
+                        await again_and_again("the node", self._follow_node)
         finally:
             for link in self._links.values():
                 await link.channel.close()
 
-    async def _follow_node(self, stub: "NodeServiceAsyncStub", backoff: Backoff) -> None:
-        call = stub.Watch(node_pb2.WatchRequest())
-        try:
-            await self._start_all(stub)
-            async for response in call:
+    def _workers_of(self, model: ModelName) -> list[WorkerName]:
+        return [name for name, view in self.views.items() if view.model == model]
+
+    async def _follow_node(self, backoff: Backoff) -> None:
+        is_new = True
+        async with aclosing(self._node.watch()) as responses:
+            async for response in responses:
                 backoff.reset()
                 self._processes(response.processes)
-        finally:
-            call.cancel()
+                if is_new:
+                    is_new = False
+                    await self._settle(response.processes)
+                if response.router_settings_json not in {b"", self._settings}:
+                    self._settings = response.router_settings_json
+                    self._resettled(self._settings)
 
-    async def _start_all(self, stub: "NodeServiceAsyncStub") -> None:
-        for name, spec in self._specs.items():
-            try:
-                await stub.StartWorker(node_pb2.StartWorkerRequest(spec=spec), timeout=NODE_CALL_S)
-            except grpc.aio.AioRpcError as error:
-                if error.code() not in _REFUSALS:
-                    raise
+    async def _settle(self, processes: Iterable[node_pb2.Process]) -> None:
+        """Tell a node that was away what is wanted; end what an earlier router left."""
+        for one in processes:
+            name = WorkerName(one.name)
+            if one.role == "worker" and name not in self.views:
+                log.warning("stopping what no settings name", extra=facts(worker=name))
+                self._tasks.create_task(self._node.stop(name))
+        self.connected.set()
+        for name in list(self._wanted):
+            await self._start(name)
+
+    async def _start(self, name: WorkerName, *, now: bool = False) -> bool:
+        try:
+            await self._node.start(self._specs[name], now=now, pinned=self._wanted[name])
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.ALREADY_EXISTS:
+                return True
+            if error.code() in _REFUSALS:
                 self._apply(name, fleet.StartRefused(RemoteError(error).message))
-            else:
-                self._apply(name, fleet.StartTaken())
+            # Any other error: the node is away, and is told as soon as it is back.
+        else:
+            self._apply(name, fleet.StartTaken())
+        return False
 
     def _processes(self, processes: Iterable[node_pb2.Process]) -> None:
         # Of two incarnations the newer counts: the older one is on its way out.
@@ -137,12 +208,24 @@ class Watch:
         stores = [one.address for one in ordered if one.role == "store" and one.state == running]
         self._store_seen(stores[-1] if stores else "")
         workers = {one.name: one for one in ordered if one.role == "worker"}
-        for name, view in self.views.items():
+        self._pinned = {WorkerName(name): one.pinned for name, one in workers.items()}
+        for name, view in list(self.views.items()):
             if process := workers.get(name):
                 self._apply(name, fleet.ProcessSeen(process))
             elif view.process != node_pb2.PROCESS_STATE_UNSPECIFIED:
                 self._apply(name, fleet.ProcessGone())
             self._follow(self.views[name])
+
+    async def _look_after(self) -> None:
+        """Have killed who says nothing for too long: it is stopped, or its event loop is."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for name, link in list(self._links.items()):
+                silent_s = monotonic() - link.heard_s
+                if silent_s > self.hang_timeout_s and not link.is_condemned:
+                    link.is_condemned = True
+                    log.error("a worker hangs", extra=facts(worker=name, epoch=link.epoch))
+                    await self._node.kill(name, link.epoch, f"silent for {silent_s:.0f} s")
 
     def _store_seen(self, address: str) -> None:
         if address == self.store:
@@ -161,25 +244,25 @@ class Watch:
         link = self._links.get(view.worker)
         if view.is_running and link is not None and link.epoch == view.epoch:
             return
-        if link is not None:
-            link.task.cancel()
+        self._unlink(view.worker)
+        if view.is_running:
+            link = _Link(view.epoch, open_channel(view.address))
+            self._links[view.worker] = link
+            link.task = self._reports(view, link)
+
+    def _unlink(self, name: WorkerName) -> None:
+        if link := self._links.pop(name, None):
+            if link.task:
+                link.task.cancel()
             # Its calls end by themselves when it is dead; closing now would cancel them here.
             self._tasks.create_task(link.channel.close(CLOSE_GRACE_S))
-            del self._links[view.worker]
-        if view.is_running:
-            channel = open_channel(view.address)
-            stub = worker_pb2_grpc.WorkerServiceStub(channel)
-            task = self._reports(view, stub)
-            self._links[view.worker] = _Link(view.epoch, channel, stub, task)
 
-    def _reports(self, view: WorkerView, stub: "WorkerServiceAsyncStub") -> asyncio.Task[None]:
-        following = partial(self._follow_reports, view, stub)
+    def _reports(self, view: WorkerView, link: "_Link") -> asyncio.Task[None]:
+        following = partial(self._follow_reports, view, link)
         return self._tasks.create_task(again_and_again(f"worker {view.worker}", following))
 
-    async def _follow_reports(
-        self, view: WorkerView, stub: "WorkerServiceAsyncStub", backoff: Backoff
-    ) -> None:
-        call = stub.WatchLoad(worker_pb2.WatchLoadRequest())
+    async def _follow_reports(self, view: WorkerView, link: "_Link", backoff: Backoff) -> None:
+        call = link.stub.WatchLoad(worker_pb2.WatchLoadRequest())
         try:
             while True:
                 async with asyncio.timeout(REPORT_WAIT_S):
@@ -187,14 +270,17 @@ class Watch:
                 if not isinstance(response, worker_pb2.WatchLoadResponse):
                     return
                 backoff.reset()
+                link.heard_s = monotonic()
                 self._apply(view.worker, fleet.LoadSeen(view.epoch, response.load))
         finally:
             call.cancel()
             self._apply(view.worker, fleet.LoadLost(view.epoch))
 
     def _apply(self, name: WorkerName, event: fleet.Event) -> None:
-        before = self.views[name]
-        view = self.views[name] = fleet.apply(before, event)
+        before = self.views.get(name)
+        if before is None:  # of a model that is no more
+            return
+        view = self.views[name] = fleet.apply(before, event, self.hang_timeout_s)
         if view == before:
             return
         if view.state != before.state:
@@ -203,9 +289,16 @@ class Watch:
         self._changed(view, before)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Link:
+    """A channel to one incarnation, and who reads its reports."""
+
     epoch: int
     channel: grpc.aio.Channel
-    stub: "WorkerServiceAsyncStub"
-    task: asyncio.Task[None]
+    task: asyncio.Task[None] | None = None
+    heard_s: float = field(default_factory=monotonic)
+    is_condemned: bool = False
+    stub: "WorkerServiceAsyncStub" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stub = worker_pb2_grpc.WorkerServiceStub(self.channel)

@@ -38,7 +38,7 @@ SLOW = {"fake.tokens": "10", "fake.interval_s": "0.05"}
 
 
 def gate_of(bench: Bench) -> Gate:
-    return bench.router.server.gates[ModelName("fake")]
+    return bench.router.models.gates[ModelName("fake")]
 
 
 async def nothing_is_left(bench: Bench) -> None:
@@ -103,7 +103,7 @@ async def test_b053_a_worker_that_dies_is_an_error_once_a_token_was_sent() -> No
             bench.stub.Generate(ask(labels={"fake.die": "delta"}))
         )
         assert RemoteError(raised).reason == "WORKER_LOST"
-        read = bench.router.server.metrics.registry.get_sample_value
+        read = bench.router.metrics.registry.get_sample_value
         labels = {"model": "fake", "reason": "worker_lost"}
         assert not read("bramley_router_refusals_total", labels)  # a worker had it
         numbers = text_of(seen).split()

@@ -26,7 +26,7 @@ async def refused(bench: Bench, request: generation_pb2.GenerateRequest) -> Remo
 
 
 def is_idle(bench: Bench) -> bool:
-    gates = bench.router.server.gates.values()
+    gates = bench.router.models.gates.values()
     counts = [gate.running_count + gate.waiting_count for gate in gates]
     return not any(counts) and len(bench.router.server.registry) == 0
 
@@ -298,7 +298,7 @@ async def test_a_client_that_does_not_read_holds_no_row() -> None:
         call = bench.stub.Generate(ask())
         await read_until(call, "started")
         worker = bench.node.workers["fake"]
-        gate = bench.router.server.gates[worker.model]
+        gate = bench.router.models.gates[worker.model]
         await until(lambda: worker.running == 0 and gate.running_count == 0)
         assert text_of(await collect(call)) == numbers(3000)
 

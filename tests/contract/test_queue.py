@@ -16,7 +16,7 @@ STALLED = {"fake.stall": "started"}
 
 
 def gate_counts(bench: Bench) -> tuple[int, int]:
-    gate = next(iter(bench.router.server.gates.values()))
+    gate = next(iter(bench.router.models.gates.values()))
     return gate.running_count, gate.waiting_count
 
 

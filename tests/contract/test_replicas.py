@@ -34,7 +34,7 @@ BULK, INTERACTIVE = types_pb2.PRIORITY_CLASS_BULK, types_pb2.PRIORITY_CLASS_INTE
 
 
 def booked(bench: Bench) -> Ledger:
-    return bench.router.server.gates[ModelName("fake")].replicas.booked()
+    return bench.router.models.gates[ModelName("fake")].replicas.booked()
 
 
 def generated(bench: Bench) -> dict[str, int]:
@@ -227,7 +227,7 @@ async def test_who_waits_for_the_only_worker_that_works_goes_to_the_other_once_i
         await bench.all_ready(2)
         running = bench.stub.Generate(ask(labels=STALLED))
         await read_until(running, "started")
-        replicas = bench.router.server.gates[ModelName("fake")].replicas
+        replicas = bench.router.models.gates[ModelName("fake")].replicas
         for _ in range(FAILURES_MAX):
             failing = replicas.choose(1, time.monotonic())
             assert failing is not None
@@ -251,7 +251,7 @@ async def test_either_worker_s_death_leaves_the_model_ready(name: str) -> None:
         await bench.all_ready(2)
         await bench.node.kill(name)
         await bench.all_ready(1)
-        gate = bench.router.server.gates[ModelName("fake")]
+        gate = bench.router.models.gates[ModelName("fake")]
         assert gate.view.is_ready
         assert gate.view.worker != WorkerName(name)
         assert text_of(await collect(bench.stub.Generate(ask()))) == "0 1 "

@@ -34,7 +34,7 @@ STALLED = {"fake.stall": "started"}
 
 
 def gate_of(bench: Bench) -> Gate:
-    return bench.router.server.gates[ModelName("fake")]
+    return bench.router.models.gates[ModelName("fake")]
 
 
 class Unbound:

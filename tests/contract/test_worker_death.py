@@ -116,7 +116,7 @@ async def test_a_draining_worker_is_passed_over_for_its_next_incarnation() -> No
         worker = bench.node.workers["fake"]
         worker.state = types_pb2.MODEL_STATE_DRAINING  # it has not reported that yet
         call = asyncio.create_task(collect(bench.stub.Generate(ask())))
-        await until(lambda: bench.router.server.gates[worker.model].waiting_count == 1)
+        await until(lambda: bench.router.models.gates[worker.model].waiting_count == 1)
         await bench.node.kill("fake")
         await bench.node.start("fake")
         assert text_of(await call) == "0 1 "
@@ -146,7 +146,7 @@ async def test_a_prepare_that_failed_on_a_worker_that_lives_is_tried_there_again
 async def test_a_worker_believed_lost_is_ready_only_by_a_stream_of_reports_begun_since() -> None:
     async with routed(Script(heartbeat_s=0.01)) as bench:
         worker = bench.node.workers["fake"]
-        gate = bench.router.server.gates[worker.model]
+        gate = bench.router.models.gates[worker.model]
         watches = worker.watches
         bench.router.watch.lost(gate.view)
         bench.router.watch.lost(gate.view)  # one is enough
@@ -177,7 +177,7 @@ async def test_a_silent_worker_is_given_nothing_new(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("bramley.router.watch.REPORT_WAIT_S", 0.2)
     async with routed(Script(heartbeat_s=0.05)) as bench:
         bench.node.workers["fake"].mute()
-        gate = bench.router.server.gates[bench.node.workers["fake"].model]
+        gate = bench.router.models.gates[bench.node.workers["fake"].model]
         await until(lambda: not gate.view.is_ready)
         bench.node.workers["fake"].unmute()
         await bench.ready()

@@ -12,8 +12,9 @@ import msgspec
 from bramley.bench.children import Spawned, context_of, spawn
 from bramley.common import rpc
 from bramley.common.child import ChildContext
-from bramley.common.errors import AlreadyExists, Unsupported
+from bramley.common.errors import AlreadyExists, UnknownResource, Unsupported
 from bramley.protos.v1 import node_pb2, node_pb2_grpc
+from bramley.router.settings import RouterSettings
 from support import fake_worker
 from support.fake_worker import FakeWorker
 from support.script import Script
@@ -76,6 +77,10 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         workers: by model, those that live in this process.
         processes: what Watch tells.
         started: names of StartWorker calls.
+        stopped: names of StopWorker calls.
+        killed: reasons of KillWorker calls.
+        pinned: by worker, as last said.
+        may_stop: clear it to keep a worker from ending.
     """
 
     def __init__(
@@ -93,6 +98,12 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         self.workers: dict[str, FakeWorker] = {}
         self.processes: dict[str, node_pb2.Process] = {}
         self.started: list[str] = []
+        self.stopped: list[str] = []
+        self.killed: list[str] = []
+        self.pinned: dict[str, bool] = {}
+        self.may_stop = asyncio.Event()
+        self.may_stop.set()
+        self._settings_json = b""
 
     @property
     def target(self) -> str:
@@ -163,6 +174,9 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
     def tell(self, process: node_pb2.Process) -> None:
         """Have Watch say so of a process."""
         self.processes[process.name] = process
+        self._tell()
+
+    def _tell(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
@@ -172,15 +186,49 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         """Start it, unless it runs."""
         name, settings = request.spec.name, request.spec.settings_json
         self.started.append(name)
+        self.pinned[name] = request.pinned
         if self._specs.setdefault(name, settings) != settings:
             raise AlreadyExists(f"worker {name!r} runs with other settings")
         if name not in self.processes:
             await self.start(name)
         return node_pb2.StartWorkerResponse(process=self.processes[name])
 
-    async def StopWorker(self, request: node_pb2.StopWorkerRequest, context: Context) -> NoReturn:
-        """Refuse: no test asks for it."""
-        raise Unsupported("a fake node stops no worker")
+    async def StopWorker(
+        self, request: node_pb2.StopWorkerRequest, context: Context
+    ) -> node_pb2.StopWorkerResponse:
+        """End it, once it may."""
+        name = request.name
+        self.stopped.append(name)
+        await self.may_stop.wait()
+        if self._specs.pop(name, None) is None:
+            raise UnknownResource("worker", name)
+        if host := self._hosts.pop(name, None):
+            await host.stop()
+        self.workers.pop(name, None)
+        self.processes.pop(name, None)
+        self._tell()
+        return node_pb2.StopWorkerResponse()
+
+    async def KillWorker(
+        self, request: node_pb2.KillWorkerRequest, context: Context
+    ) -> node_pb2.KillWorkerResponse:
+        """End an incarnation, and start the next."""
+        process = self.processes.get(request.name)
+        if process is None or process.epoch != request.epoch:
+            raise UnknownResource("worker", request.name)
+        self.killed.append(request.reason)
+        await self.kill(request.name)
+        await self.start(request.name)
+        return node_pb2.KillWorkerResponse()
+
+    async def Reload(self, request: node_pb2.ReloadRequest, context: Context) -> NoReturn:
+        """Refuse: a test gives new settings with ``reload``."""
+        raise Unsupported("a fake node reads no settings")
+
+    def reload(self, settings: RouterSettings) -> None:
+        """Have Watch tell the router of new settings."""
+        self._settings_json = msgspec.json.encode(settings)
+        self._tell()
 
     async def Watch(
         self, request: node_pb2.WatchRequest, context: Context
@@ -188,7 +236,11 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         """Tell of every process, at once and at each change."""
         while True:
             news = self._news
-            yield node_pb2.WatchResponse(epoch=1, processes=self.processes.values())
+            yield node_pb2.WatchResponse(
+                epoch=1,
+                processes=self.processes.values(),
+                router_settings_json=self._settings_json,
+            )
             await news.wait()
 
     def _died(self, name: str) -> None:

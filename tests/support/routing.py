@@ -45,13 +45,13 @@ class Bench:
 
     async def all_ready(self, workers: int, model: str = MODEL) -> None:
         """Wait until so many of the model's workers are ready."""
-        replicas = self.router.server.gates[ModelName(model)].replicas
+        replicas = self.router.models.gates[ModelName(model)].replicas
         await until(lambda: sum(view.is_ready for view in replicas.views) == workers)
 
     async def state(self, state: types_pb2.ModelState.ValueType, model: str = MODEL) -> None:
         """Wait until the router shows the model in ``state``."""
-        gate = self.router.server.gates[ModelName(model)]
-        await until(lambda: gate.view.state == state)
+        found = self.router.models.by_name[ModelName(model)]
+        await until(lambda: found.state == state)
 
 
 async def until(claim: Callable[[], bool]) -> None:

@@ -12,6 +12,7 @@ from bramley.router.fleet import (
     ProcessSeen,
     StartRefused,
     StartTaken,
+    TriedAgain,
     WorkerView,
     apply,
 )
@@ -73,7 +74,9 @@ def after(*events: Event) -> WorkerView:
             types_pb2.MODEL_STATE_DRAINING,
             False,
         ),
-        ((process(1), load(1), LoadLost(1)), types_pb2.MODEL_STATE_STARTING, False),
+        ((process(1), load(1), LoadLost(1)), types_pb2.MODEL_STATE_DEGRADED, False),
+        ((process(1), LoadLost(1)), types_pb2.MODEL_STATE_STARTING, False),
+        ((process(1), load(1), LoadLost(1), load(1)), types_pb2.MODEL_STATE_READY, True),
         ((process(1), load(1), process(1, BACKOFF)), types_pb2.MODEL_STATE_STARTING, False),
         ((process(1), load(1), process(2, STARTING)), types_pb2.MODEL_STATE_STARTING, False),
         ((process(1), load(1), process(2)), types_pb2.MODEL_STATE_STARTING, False),
@@ -140,3 +143,17 @@ def test_a_worker_that_says_it_failed_is_believed() -> None:
     view = after(process(1), load(1, types_pb2.MODEL_STATE_FAILED))
     assert view.is_failed
     assert view.reason
+
+
+def test_a_worker_inside_one_step_for_half_the_time_is_degraded_until_it_steps_again() -> None:
+    stuck = worker_pb2.Load(state=types_pb2.MODEL_STATE_READY, step_age_s=31.0)
+    view = apply(after(process(1), load(1)), LoadSeen(1, stuck), hang_timeout_s=60.0)
+    assert (view.state, view.is_ready) == (types_pb2.MODEL_STATE_DEGRADED, False)
+    assert "one step" in view.reason
+    assert apply(view, load(1), hang_timeout_s=60.0).is_ready
+
+
+def test_what_failed_before_an_operators_try_counts_no_more() -> None:
+    view = after(*(process(epoch, BACKOFF, epoch) for epoch in range(1, 6)))
+    assert view.is_failed
+    assert not apply(view, TriedAgain()).is_failed
