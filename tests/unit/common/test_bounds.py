@@ -1,0 +1,227 @@
+"""Every field of every public request has its bound, and is refused by its path outside it."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google.protobuf import message_factory, struct_pb2
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from bramley.common import bounds
+from bramley.common.bounds import TABLE, Free, Json, Many, Number, Span, Text
+from bramley.common.errors import InvalidRequest
+from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
+
+SERVICE = router_pb2.DESCRIPTOR.services_by_name["RouterService"]
+REQUESTS = {method.input_type for method in SERVICE.methods}
+
+# What the model decides: there a bound of its own would only be a second opinion.
+BY_THE_WORKER = {
+    "TokenIds.ids": "worker/intake.py: ids of the vocabulary",
+    "StopConditions.token_ids": "worker/intake.py: ids of the vocabulary",
+    "SamplingParams.logit_bias": "worker/intake.py: ids of the vocabulary",
+    "DetokenizeRequest.token_ids": "worker/server.py: ids of the vocabulary",
+}
+# Nothing that they can hold is wrong, or too much.
+FREE = {
+    "SamplingParams.seed": "any seed is one",
+    "SamplingParams.penalty_window": "a window beyond the sequence is the whole of it",
+    "StreamOptions.max_tokens_per_message": "only joins what waits: nothing is made for it",
+    "EmbedRequest.dimensions": "no embeddings are served",
+}
+
+
+def kinds(of: set[Descriptor]) -> Iterator[Descriptor]:
+    """Every kind of message that requests are made of."""
+    seen: set[str] = set()
+    queue = list(of)
+    while queue:
+        kind = queue.pop()
+        if kind.full_name in seen or kind.file.package.startswith("google."):
+            continue
+        seen.add(kind.full_name)
+        yield kind
+        queue += [field.message_type for field in kind.fields if field.message_type is not None]
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+FIELDS = [
+    field
+    for kind in sorted(kinds(REQUESTS), key=lambda kind: kind.full_name)
+    if not kind.GetOptions().map_entry
+    for field in kind.fields
+]
+
+
+def needs_a_bound(field: FieldDescriptor) -> bool:
+    if field.is_repeated:
+        return True
+    if field.message_type is not None:
+        return field.message_type.file.package.startswith("google.")
+    return field.type not in {FieldDescriptor.TYPE_BOOL, FieldDescriptor.TYPE_ENUM}
+
+
+def kind_of(field: FieldDescriptor) -> Descriptor:
+    assert field.containing_type is not None
+    return field.containing_type
+
+
+def bound_of(field: FieldDescriptor) -> Any:
+    return TABLE.get(bounds.name_of(kind_of(field)), {}).get(field.name)
+
+
+def key_of(field: FieldDescriptor) -> str:
+    return f"{bounds.name_of(kind_of(field))}.{field.name}"
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=key_of)
+def test_every_field_has_its_bound_or_a_reason_to_have_none(field: FieldDescriptor) -> None:
+    bound = bound_of(field)
+    assert (bound is not None) == needs_a_bound(field)
+    if isinstance(bound, Free):
+        assert key_of(field) in FREE
+    if isinstance(bound, Many):
+        if is_map(field):
+            assert (bound.key, bound.each) != (None, None)
+        is_message = field.message_type is not None and not is_map(field)
+        assert (bound.each is None) == is_message
+        if Free in {type(bound.each), type(bound.key)}:
+            assert key_of(field) in BY_THE_WORKER
+
+
+def test_the_table_names_nothing_that_is_not_there() -> None:
+    named = {f"{kind}.{field}" for kind, fields in TABLE.items() for field in fields}
+    assert named <= {key_of(field) for field in FIELDS}
+    assert {*BY_THE_WORKER, *FREE} <= named
+
+
+def bad_values(bound: Any, field: FieldDescriptor) -> list[Any]:
+    """Values that the field can hold and its bound does not allow."""
+    match bound:
+        case Text():
+            return bad_texts(bound)
+        case Number():
+            is_float = field.type in {FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE}
+            if is_float:
+                return [math.nan, math.inf, -math.inf, bound.low - 0.5, bound.high + 0.5]
+            return [bound.low - 1] + [bound.high + 1] * (bound.high < 2**31 - 1)
+        case Span():
+            none = [Duration(seconds=-1), Duration(nanos=-1), Duration(seconds=2**62)]
+            long = Duration(seconds=int(min(bound.most_s, 0)), nanos=2**31 - 1)
+            if bound.most_s < math.inf:
+                long = Duration(seconds=int(bound.most_s), nanos=1)
+            return [*none, long]
+        case Json():
+            return [made({"k": "x" * bound.bytes_max}), made({"k": [{"deep": math.nan}]})]
+        case _:
+            return []
+
+
+def bad_texts(bound: Text) -> list[str]:
+    texts = ["x" * (bound.most + 1)] + [""] * bool(bound.least)
+    if bound.is_name:
+        texts += ["../x", "a/b", "hf://a/b", "~/x", "/etc/passwd", "a b", "\x00", ".."]
+    return texts
+
+
+def made(values: dict[str, Any]) -> struct_pb2.Struct:
+    struct = struct_pb2.Struct()
+    struct.update(values)
+    return struct
+
+
+def bad_messages(field: FieldDescriptor) -> Iterator[Message]:
+    """Messages of the field's kind in which it alone is wrong."""
+    kind: Any = message_factory.GetMessageClass(kind_of(field))
+    bound = bound_of(field)
+    if not isinstance(bound, Many):
+        wrong: list[Any] = bad_values(bound, field)
+    elif is_map(field):
+        wrong = bad_maps(bound, field)
+    else:
+        texts = field.type == FieldDescriptor.TYPE_STRING
+        filler: Any = {} if field.message_type else "x" if texts else 0
+        wrong = [[filler] * (bound.most + 1)]
+        wrong += [[value] for value in bad_values(bound.each, field)]
+    for value in wrong:
+        yield kind(**{field.name: value})
+
+
+def bad_maps(bound: Many, field: FieldDescriptor) -> list[dict[Any, Any]]:
+    assert field.message_type is not None
+    key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+    kind = str if key.type == FieldDescriptor.TYPE_STRING else int
+    fine = value.default_value
+    return [
+        {kind(number): fine for number in range(bound.most + 1)},
+        *[{kind(1): bad} for bad in bad_values(bound.each, value)],
+        *[{bad: fine} for bad in bad_values(bound.key, key)],
+    ]
+
+
+BOUNDED = [field for field in FIELDS if bound_of(field) and key_of(field) not in FREE]
+
+
+@pytest.mark.parametrize("field", BOUNDED, ids=key_of)
+def test_what_is_outside_is_refused_by_its_path(field: FieldDescriptor) -> None:
+    messages = list(bad_messages(field))
+    assert messages
+    for message in messages:
+        with pytest.raises(InvalidRequest) as refused:
+            bounds.check(message)
+        assert refused.value.field == field.name
+
+
+def test_a_path_leads_to_the_very_message() -> None:
+    good = types_pb2.ChatMessage(role="user", content="hi")
+    bad = types_pb2.ChatMessage(tool_calls=[types_pb2.ToolCall(), types_pb2.ToolCall(id="x" * 257)])
+    chat = types_pb2.ChatInput(messages=[good, good, bad])
+    with pytest.raises(InvalidRequest) as refused:
+        bounds.check(generation_pb2.GenerateRequest(chat=chat))
+    assert refused.value.field == "chat.messages[2].tool_calls[1].id"
+
+
+@pytest.mark.parametrize("field", ["priority", "tool_choice.mode"])
+def test_an_enum_value_that_is_not_known_is_refused(field: str) -> None:
+    request = generation_pb2.GenerateRequest()
+    if field == "priority":
+        request.priority = 99  # pyright: ignore[reportAttributeAccessIssue]
+    else:
+        request.tool_choice.mode = 99  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(InvalidRequest) as refused:
+        bounds.check_request(request)
+    assert refused.value.field == field
+
+
+def test_too_much_in_all_is_refused_though_each_field_is_within_its_bound() -> None:
+    message = types_pb2.ChatMessage(content="x" * bounds.TEXT_MAX)
+    request = generation_pb2.GenerateRequest(chat=types_pb2.ChatInput(messages=[message] * 4))
+    with pytest.raises(InvalidRequest) as refused:
+        bounds.check_request(request)
+    assert refused.value.field == "request"
+
+
+def test_what_people_ask_passes() -> None:
+    bounds.check_request(
+        generation_pb2.GenerateRequest(
+            request_id="a/b c\U0001f600",
+            model="smollm2",
+            chat=types_pb2.ChatInput(
+                messages=[types_pb2.ChatMessage(role="user", content="hi")],
+                template_kwargs=made({"enable_thinking": False, "deep": [1, {"x": None}]}),
+            ),
+            n=16,
+            sampling=types_pb2.SamplingParams(temperature=0, top_k=-1, seed=2**64 - 1),
+            stop=types_pb2.StopConditions(strings=["a"], max_tokens=1),
+            priority=types_pb2.PRIORITY_CLASS_SYSTEM,
+            cache=types_pb2.CacheHints(salt="x" * 256),
+            max_queue_time=Duration(seconds=86400),
+            labels={"team": "blue"},
+        )
+    )
