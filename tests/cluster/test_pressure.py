@@ -84,7 +84,7 @@ async def check_hits(served: Served, cold: dict[str, Completion]) -> None:
 
 async def test_what_a_full_queue_refused_is_stored_later_and_outlives_all(tmp_path: Path) -> None:
     hold = tmp_path / "hold"
-    command = json.dumps([sys.executable, STORE, str(hold)])
+    command = json.dumps([sys.executable, "-P", STORE, str(hold)])
     async with serving(
         tmp_path, lambda models: SETTINGS.format(models=models, command=command)
     ) as served:

@@ -20,7 +20,7 @@ STALL_S = 2.0
 
 
 def settings(models: Path) -> str:
-    command = json.dumps([sys.executable, str(WORKER)])
+    command = json.dumps([sys.executable, "-P", str(WORKER)])
     return f"""
 [models.tiny]
 path = "{models}/tiny"

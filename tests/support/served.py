@@ -30,6 +30,7 @@ ENDS = {"A": 256, "B": 257, "C": 259}
 ENDLESS = "L"
 ZOO = ("mamba2", "jamba", "recurrent_gemma", "llama4")  # of every lane one, by its file
 PRIMER = "(thinks:"
+WRITER = Path(__file__).with_name("served_models.py")
 
 
 def cluster_toml(models: Path) -> str:
@@ -110,7 +111,7 @@ async def serving(
     """
     models = folder / "models"
     # Making them needs MLX, which stays out of the test's own process.
-    write = [sys.executable, str(Path(__file__).with_name("served_models.py")), str(models)]
+    write = [sys.executable, "-P", str(WRITER), str(models)]
     tests = str(Path(__file__).parents[1])
     subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": tests})  # noqa: ASYNC221
     cluster = Cluster(folder, settings(models), supervisor)
