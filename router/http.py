@@ -27,6 +27,7 @@ from bramley.common.errors import CannotListen, SettingsError
 from bramley.router.readiness import Readiness
 
 CONNECTIONS_MAX = 512  # more are answered with 503
+HEADER_BYTES_MAX = 16 << 10  # of one that has no end yet
 STOP_S = 1  # for answers that are being sent when the router ends
 
 
@@ -82,6 +83,11 @@ async def serving(
         CannotListen: it is not to be had.
         SettingsError: it is none.
     """
+
+    def context(*_: object) -> ssl.SSLContext:
+        assert tls is not None
+        return tls
+
     host, port = host_and_port("http", address)
     listener = _listen(host, port)
     server = _Server(
@@ -96,18 +102,19 @@ async def serving(
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            h11_max_incomplete_event_size=HEADER_BYTES_MAX,
             limit_concurrency=CONNECTIONS_MAX,
             timeout_graceful_shutdown=STOP_S,
-            ssl_context_factory=(lambda *_: tls) if tls else None,
+            ssl_context_factory=context if tls else None,
         )
     )
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(server.serve([listener]))
-        try:
-            yield f"{host}:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await task
+    told = f"{host}:{listener.getsockname()[1]}"
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        yield told
+    finally:
+        server.should_exit = True
+        await task
 
 
 def host_and_port(key: str, address: str) -> tuple[str, int]:
