@@ -288,7 +288,7 @@ def dummy_cluster(
     scripts: Path, node: str = "", models: str = "a b", *, store: bool = False
 ) -> str:
     """Write a ``cluster.toml`` in which every child is a dummy, scripted by files in a folder."""
-    dummy = json.dumps([sys.executable, "-P", str(DUMMY_CHILD), str(scripts)])
+    dummy = json.dumps([sys.executable, str(DUMMY_CHILD), str(scripts)])
     tables = [f'[models.{name}]\npath = "none"' for name in models.split()]
     commands = [f"{role}_command = {dummy}" for role in ("router", "worker", "store")]
     enabled = str(store).lower()
