@@ -94,10 +94,11 @@ def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
     reflection.enable_server_reflection(names, server)
 
 
-def add_health(server: grpc.aio.Server) -> health.aio.HealthServicer:
-    """Add the standard health service; its ``Watch`` follows each ``set``."""
+def add_health(*servers: grpc.aio.Server) -> health.aio.HealthServicer:
+    """Add the standard health service, one for all; its ``Watch`` follows each ``set``."""
     servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    for server in servers:
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     return servicer
 
 

@@ -48,6 +48,16 @@ def is_local(address: str) -> bool:
         return False
 
 
+def check_loopback(key: str, address: str) -> None:
+    """Refuse an address beyond loopback, where nothing guards it.
+
+    Raises:
+        SettingsError: names the key.
+    """
+    if address and not is_local(address):
+        raise SettingsError(key, f"{address!r} is beyond loopback, where nothing guards it")
+
+
 def check_reach(addresses: Mapping[str, str], tls: TlsSettings, *, has_auth: bool) -> None:
     """Refuse what would be open to the network.
 

@@ -12,8 +12,10 @@ import msgspec
 from bramley.cachestore.settings import StoreSettings, ram_budget
 from bramley.common import settings
 from bramley.common.errors import SettingsError
+from bramley.common.tls import check_loopback
 from bramley.deploy.footprint import weights_bytes
 from bramley.deploy.machine import ram_bytes, usable_bytes
+from bramley.router.guards import guarded
 from bramley.router.policy import Bytes, Load, ModelPolicy
 from bramley.router.settings import RouterSettings
 from bramley.worker.settings import ModelName, WorkerSettings
@@ -159,6 +161,7 @@ def _read(path: Path | None, overrides: Sequence[str]) -> ClusterSettings:
     for key, address in (("router.http", tables.router.http), ("store.http", tables.store.http)):
         if address:
             _check_address(key, address)
+    check_loopback("store.http", tables.store.http)
     models = {
         name: settings.check(_with_path(name, table), ModelTable, at=f"models.{name}")
         for name, table in tables.models.items()
@@ -209,7 +212,7 @@ def _completed(read: ClusterSettings, path: Path | None, state_dir: Path) -> Clu
         for name, model in models.items()
     }
     router = msgspec.structs.replace(
-        read.router,
+        guarded(read.router, folder),
         models=specs,
         replicas=replicas,
         policies=policies,

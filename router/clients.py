@@ -37,8 +37,7 @@ class TooMany:
 class Clients:
     """Who has how much in flight, and when each is within its rate again."""
 
-    def __init__(self, limits: ClientLimits) -> None:
-        self.limits = limits
+    def __init__(self) -> None:
         self._in_flight: Counter[str] = Counter()
         self._paid_s: dict[str, float] = {}  # until when each has used its rate up
         self._kept_max = _KEPT
@@ -46,16 +45,16 @@ class Clients:
     def __len__(self) -> int:
         return len(self._in_flight.keys() | self._paid_s)
 
-    def enter(self, key: str, now_s: float) -> TooMany | None:
-        """Count a request in, unless a limit is reached.
+    def enter(self, key: str, now_s: float, limits: ClientLimits) -> TooMany | None:
+        """Count a request in, unless one of its client's limits is reached.
 
         Returns:
             Which one; else ``leave`` is to be called once.
         """
-        most = self.limits.requests_max
+        most = limits.requests_max
         if most and self._in_flight[key] >= most:
             return TooMany("CLIENT_CONCURRENCY", most, _RETRY_S)
-        if rate := self.limits.requests_per_minute:
+        if rate := limits.requests_per_minute:
             gap_s = _MINUTE_S / rate
             paid_s = max(self._paid_s.get(key, 0.0), now_s)
             wait_s = paid_s + gap_s - (now_s + _MINUTE_S)

@@ -27,7 +27,8 @@ from bramley.router.classes import Priority
 log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # not generic at run time
+MaybeHandler: TypeAlias = "Handler | None"
 Refused = Callable[[str, BramleyError], None]
 
 _HEALTH = "/grpc.health.v1.Health/"
@@ -96,9 +97,9 @@ class Door(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MaybeHandler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
+    ) -> MaybeHandler:
         """Ask who calls, and watch what is asked."""
         method = handler_call_details.method
         if method.startswith(_HEALTH):

@@ -16,7 +16,9 @@ from bramley.common.rpc import add_health, add_reflection, bind, new_server
 from bramley.protos.v1 import router_pb2, router_pb2_grpc
 from bramley.router import http
 from bramley.router.describe import report
+from bramley.router.door import Door
 from bramley.router.fleet import WorkerView
+from bramley.router.guards import Guards, guards_of
 from bramley.router.metrics import Metrics
 from bramley.router.models import Models
 from bramley.router.pulse import beat
@@ -67,19 +69,26 @@ class Router:
 
         Raises:
             CannotListen: an address is not to be had.
-            SettingsError: an address is none.
+            SettingsError: an address is none, or not guarded as it should be.
         """
         host, _ = http.host_and_port("grpc", self._settings.grpc)
-        grpc_server = new_server()
-        router_pb2_grpc.add_RouterServiceServicer_to_server(self.server, grpc_server)
-        health = add_health(grpc_server)
-        add_reflection(grpc_server, [SERVICE])
-        port = bind(grpc_server, self._settings.grpc)
-        bind(grpc_server, self._socket)
-        async with self._http() as shown:
+        guards = guards_of(self._settings)
+        certificates = guards.certificates
+        refused = self.server.count_refusal
+        # The socket's mode says who may call there: nobody is asked for a token.
+        public, private = new_server(Door(guards.tokens, refused)), new_server(Door(None, refused))
+        servers = (public, private)
+        for server in servers:
+            router_pb2_grpc.add_RouterServiceServicer_to_server(self.server, server)
+            add_reflection(server, [SERVICE])
+        health = add_health(*servers)
+        credentials = certificates.credentials() if certificates else None
+        port = bind(public, self._settings.grpc, credentials)
+        bind(private, self._socket)
+        async with self._http(guards) as shown:
             self.addresses = {"grpc": f"{host}:{port}", "http": shown, "socket": self._socket}
             await self._tell(health)
-            await grpc_server.start()
+            await asyncio.gather(*[server.start() for server in servers])
             async with asyncio.TaskGroup() as tasks:
                 running = [
                     tasks.create_task(self.watch.run()),
@@ -91,17 +100,18 @@ class Router:
                 try:
                     yield
                 finally:
-                    await grpc_server.stop(STOP_GRACE_S)
+                    await asyncio.gather(*[server.stop(STOP_GRACE_S) for server in servers])
                     for task in running:
                         task.cancel()
 
     @asynccontextmanager
-    async def _http(self) -> AsyncGenerator[str]:
+    async def _http(self, guards: Guards) -> AsyncGenerator[str]:
         if not self._settings.http:
             yield ""
             return
         application = http.application(self.metrics.registry, self._readiness)
-        async with http.serving(self._settings.http, application) as address:
+        tls = guards.certificates.context() if guards.certificates else None
+        async with http.serving(self._settings.http, application, tls) as address:
             yield address
 
     def _readiness(self) -> Readiness:

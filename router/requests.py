@@ -7,6 +7,7 @@ from time import monotonic
 
 from bramley.common.errors import AlreadyExists
 from bramley.common.ids import RequestId
+from bramley.router.access import ANYBODY, Identity, may_end
 
 
 class InFlight:
@@ -14,13 +15,15 @@ class InFlight:
 
     Attributes:
         id: ours.
+        owner: name of the token that it came with; empty without one.
         is_aborted: whether somebody asked for its end through Abort.
         aborted_s: when, on the monotonic clock; 0 if nobody did.
         task: what produces its answer; cancelled to end it.
     """
 
-    def __init__(self, request: RequestId) -> None:
+    def __init__(self, request: RequestId, owner: str) -> None:
         self.id = request
+        self.owner = owner
         self.is_aborted = False
         self.aborted_s = 0.0
         self.task: asyncio.Task[None] | None = None
@@ -34,13 +37,13 @@ class InFlight:
 
 
 class Registry:
-    """Every request in flight, under our id and its caller's."""
+    """Every request in flight, under our id, and under its caller's: each owner has its own."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
         self._minted = 0
         self._count = 0
-        self._by_id: dict[str, InFlight] = {}
+        self._by_name: dict[tuple[str, str], InFlight] = {}  # owner and id; ours have no owner
         self._idle = asyncio.Event()
         self._idle.set()
         self.ended_count = 0
@@ -49,7 +52,7 @@ class Registry:
         return self._count
 
     @contextmanager
-    def enter(self, caller_id: str) -> Generator[InFlight]:
+    def enter(self, caller_id: str, owner: str = "") -> Generator[InFlight]:
         """Register a request for the length of the block.
 
         Yields:
@@ -58,37 +61,46 @@ class Registry:
         Raises:
             AlreadyExists: a request in flight has the caller's id.
         """
-        if caller_id in self._by_id:
+        if (owner, caller_id) in self._by_name:
             raise AlreadyExists(
                 f"a request with the id {caller_id!r} is in flight",
                 facts={"request_id": caller_id},
             )
-        entry = InFlight(self._mint())
-        names = {entry.id, caller_id or entry.id}
-        self._by_id.update(dict.fromkeys(names, entry))
+        entry = InFlight(self._mint(), owner)
+        names = {("", str(entry.id)), (owner, caller_id or entry.id)}
+        self._by_name.update(dict.fromkeys(names, entry))
         self._count += 1
         self._idle.clear()
         try:
             yield entry
         finally:
             for name in names:
-                del self._by_id[name]
+                del self._by_name[name]
             self._count -= 1
             self.ended_count += 1
             if not self._count:
                 self._idle.set()
 
-    def abort(self, request_id: str) -> bool:
-        """End the request with that id, ours or its caller's.
+    def abort(self, request_id: str, identity: Identity = ANYBODY) -> bool:
+        """End what somebody means by an id, ours or a caller's; an admin may mean others' ids.
 
         Returns:
-            Whether there was one.
+            Whether there was any that it may end.
         """
-        entry = self._by_id.get(request_id)
-        if entry is None:
-            return False
-        entry.abort()
-        return True
+        found = [
+            entry for entry in self._meant(request_id, identity) if may_end(identity, entry.owner)
+        ]
+        for entry in found:
+            entry.abort()
+        return bool(found)
+
+    def _meant(self, request_id: str, identity: Identity) -> list[InFlight]:
+        for owner in (identity.name, ""):
+            if entry := self._by_name.get((owner, request_id)):
+                return [entry]
+        if not identity.is_admin:
+            return []
+        return [entry for (_, known), entry in self._by_name.items() if known == request_id]
 
     async def idle(self) -> None:
         """Wait until no request is in flight."""
@@ -98,5 +110,5 @@ class Registry:
         while True:
             self._minted += 1
             minted = RequestId(f"r{self._epoch}-{self._minted}")
-            if minted not in self._by_id:
+            if ("", minted) not in self._by_name:
                 return minted

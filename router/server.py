@@ -26,9 +26,9 @@ from bramley.common.errors import (
 )
 from bramley.common.ids import ModelName, RequestId
 from bramley.common.status import details_trailers, to_status
-from bramley.common.wire import is_span, pack_ids, to_duration, to_seconds, unpack_ids
+from bramley.common.wire import pack_ids, to_duration, to_seconds, unpack_ids
 from bramley.protos.v1 import generation_pb2, router_pb2, router_pb2_grpc, worker_pb2
-from bramley.router import describe
+from bramley.router import access, describe
 from bramley.router.admission import Ask
 from bramley.router.attempts import Retries
 from bramley.router.cached import Cached, asking
@@ -43,8 +43,6 @@ from bramley.router.requests import Registry
 from bramley.router.settings import RouterSettings
 
 Context = grpc.aio.ServicerContext[Any, Any]
-ID_MAX = 256
-N_MAX = 16
 
 
 class RouterServer(router_pb2_grpc.RouterServiceServicer):
@@ -75,7 +73,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         self._metrics = metrics
         self._epoch = epoch
         self._retries = Retries()
-        self._clients = Clients(settings.clients)
+        self._clients = Clients()
         self._workers = workers
         self._cached = Cached(models, workers)
         self._started_s = monotonic()
@@ -85,7 +83,6 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
     def apply(self, settings: RouterSettings) -> None:
         """Take new settings; requests that are in flight go on by those they came under."""
         self._settings = settings
-        self._clients.limits = settings.clients
         self._models.apply(settings)
 
     async def drain(self) -> int:
@@ -107,10 +104,12 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             try:
                 model = self._check(request)
                 gate = model.gate
-                entry = stack.enter_context(self.registry.enter(request.request_id))
+                entry = stack.enter_context(
+                    self.registry.enter(request.request_id, access.caller.get().name)
+                )
                 stack.enter_context(self._client_of(request))
             except BramleyError as error:
-                self._count_refusal(request.model, error)
+                self.count_refusal(request.model, error)
                 raise
             logs.request_id.set(entry.id)
             ask = _ask(entry.id, request, context.time_remaining())
@@ -140,20 +139,15 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         model = self._model(request.model)
         if request.WhichOneof("input") is None:
             raise InvalidRequest("input", "none of chat, text and token_ids is set")
-        for field in ("request_id", "fairness_key"):
-            if len(getattr(request, field)) > ID_MAX:
-                raise InvalidRequest(field, f"longer than {ID_MAX} characters")
-        if request.HasField("n") and not 1 <= request.n <= N_MAX:
-            raise InvalidRequest("n", f"{request.n} is not within 1 and {N_MAX}")
-        if request.HasField("max_queue_time") and not is_span(request.max_queue_time):
-            raise InvalidRequest("max_queue_time", "is negative, or no time at all")
         return model
 
     @contextmanager
     def _client_of(self, request: generation_pb2.GenerateRequest) -> Generator[None]:
         """Count a request for its client for the length of the block."""
-        key = request.fairness_key
-        if too_many := self._clients.enter(key, monotonic()):
+        caller = access.caller.get()
+        key = caller.name or request.fairness_key
+        limits = caller.limits(self._settings.clients)
+        if too_many := self._clients.enter(key, monotonic(), limits):
             raise Overloaded(
                 f"client {key!r} has reached its limit of {too_many.limit}",
                 reason=too_many.reason,
@@ -176,7 +170,8 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             raise InvalidRequest("model", "is empty")
         return self._models.get(name)
 
-    def _count_refusal(self, name: str, error: BramleyError) -> None:
+    def count_refusal(self, name: str, error: BramleyError) -> None:
+        """Count a Generate call that was refused, by the model it named, where that was read."""
         model = self._models.by_name.get(ModelName(name))
         if model is None:
             self._metrics.refused(error.code)
@@ -247,7 +242,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         return router_pb2.AbortResponse(
             results={
                 request_id: router_pb2.AbortResponse.RESULT_ABORTED
-                if self.registry.abort(request_id)
+                if self.registry.abort(request_id, access.caller.get())
                 else router_pb2.AbortResponse.RESULT_NOT_FOUND
                 for request_id in request.request_ids
             }
@@ -303,8 +298,6 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         self._model(request.model)
         patience_s = self._settings.drain_timeout_s
         if request.HasField("drain_timeout"):
-            if not is_span(request.drain_timeout):
-                raise InvalidRequest("drain_timeout", "is negative, or no time at all")
             patience_s = to_seconds(request.drain_timeout)
         await self._models.unload(request.model, patience_s)
         return router_pb2.UnloadModelResponse()

@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from bramley.common.tls import TlsSettings
+from bramley.router.access import AuthSettings
 from bramley.router.classes import Classes, Positive, Seconds
 from bramley.router.clients import ClientLimits
 from bramley.router.policy import Bytes, ModelPolicy
@@ -15,6 +17,8 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         grpc: where clients call; port 0 takes a free one.
         http: where Prometheus scrapes; port 0 takes a free one; empty for nowhere.
+        tls: of both; beyond loopback they take it.
+        auth: who may call them.
         node: gRPC target of the node's NodeService; empty in a router without one.
         models: settings of each model's workers, passed on as they are.
         replicas: workers of a model, where there are more than one.
@@ -32,6 +36,8 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     grpc: str = "127.0.0.1:7410"
     http: str = "127.0.0.1:7411"
+    tls: TlsSettings = TlsSettings()
+    auth: AuthSettings = AuthSettings()
     node: str = ""
     models: dict[str, dict[str, Any]] = {}
     replicas: dict[str, Positive] = {}

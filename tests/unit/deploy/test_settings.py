@@ -56,8 +56,8 @@ def test_a_size_that_no_machine_has_is_refused(tmp_path: Path, key: str) -> None
 
 
 def test_overrides_win(tmp_path: Path) -> None:
-    read = _load(tmp_path, '[models.a]\npath = "a"', "models.a.max_rows=2", "router.grpc=h:1")
-    assert (read.models["a"].max_rows, read.router.grpc) == (2, "h:1")
+    read = _load(tmp_path, '[models.a]\npath = "a"', "models.a.max_rows=2", "router.grpc=[::1]:1")
+    assert (read.models["a"].max_rows, read.router.grpc) == (2, "[::1]:1")
 
 
 def test_without_a_model_the_embedded_one_is_served(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from bramley.common.errors import AlreadyExists
+from bramley.router.access import Identity
 from bramley.router.requests import Registry
 
 
@@ -48,3 +49,31 @@ async def test_idle_waits_for_the_last_one() -> None:
         await asyncio.sleep(0)
         assert not waiting.done()
     await waiting
+
+
+def test_each_owner_has_ids_of_its_own_and_ends_its_own_requests_only() -> None:
+    registry = Registry(epoch=3)
+    alice = Identity(name="alice", is_admin=False)
+    bob = Identity(name="bob", is_admin=False)
+    with registry.enter("mine", "alice") as hers, registry.enter("mine", "bob") as his:
+        assert not registry.abort(his.id, alice)
+        assert not registry.abort("nobody's", alice)
+        assert not his.is_aborted
+        assert registry.abort("mine", alice)
+        assert (hers.is_aborted, his.is_aborted) == (True, False)
+        assert registry.abort(his.id, bob)
+        with pytest.raises(AlreadyExists), registry.enter("mine", "bob"):
+            pass
+    assert not registry.abort("mine", alice)
+
+
+def test_an_admin_ends_all_that_an_id_may_mean_its_own_first() -> None:
+    registry = Registry(epoch=3)
+    root = Identity(name="root", is_admin=True)
+    with registry.enter("mine", "alice") as hers, registry.enter("mine", "bob") as his:
+        with registry.enter("mine", "root") as own:
+            assert registry.abort("mine", root)
+            assert (own.is_aborted, hers.is_aborted) == (True, False)
+        assert registry.abort("mine", root)
+        assert (hers.is_aborted, his.is_aborted) == (True, True)
+    assert not registry.abort("mine", root)
