@@ -23,26 +23,37 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bramley.common.errors import CannotListen, SettingsError
+from bramley.common import auth
+from bramley.common.errors import CannotListen, PermissionDenied, SettingsError, Unauthenticated
+from bramley.router.access import Identity
 from bramley.router.readiness import Readiness
+
+Identify = Callable[[str | None], Identity]
 
 CONNECTIONS_MAX = 512  # more are answered with 503
 HEADER_BYTES_MAX = 16 << 10  # of one that has no end yet
 STOP_S = 1  # for answers that are being sent when the router ends
 
 
-def application(registry: CollectorRegistry, readiness: Callable[[], Readiness]) -> Starlette:
+def application(
+    registry: CollectorRegistry,
+    readiness: Callable[[], Readiness],
+    identify: Identify | None = None,
+) -> Starlette:
     """Make what answers.
 
     Args:
         registry: of the metrics.
         readiness: judges the router at this moment.
+        identify: tells who holds a token, and raises for nobody; None asks for none. All models
+            are told of, so that it takes a token for all of them.
 
     Returns:
         The application.
     """
 
     async def metrics(request: Request) -> Response:
+        _admit(request, identify)
         encode, kind = choose_encoder(request.headers.get("accept", ""))
         # On a thread: there may be thousands of series, and streams are forwarded meanwhile.
         return Response(await asyncio.to_thread(encode, registry), media_type=kind)
@@ -50,7 +61,8 @@ def application(registry: CollectorRegistry, readiness: Callable[[], Readiness])
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    async def readyz(_: Request) -> Response:
+    async def readyz(request: Request) -> Response:
+        _admit(request, identify)
         told = readiness()
         body = msgspec.json.encode(told) + b"\n"
         return Response(body, 200 if told.ready else 503, media_type="application/json")
@@ -62,7 +74,22 @@ def application(registry: CollectorRegistry, readiness: Callable[[], Readiness])
             Route("/readyz", readyz),
         ],
         middleware=[Middleware(_NoBody)],
+        exception_handlers={Unauthenticated: _refused, PermissionDenied: _refused},
     )
+
+
+def _admit(request: Request, identify: Identify | None) -> None:
+    if identify is None:
+        return
+    identity = identify(auth.token_in(request.headers.items()))
+    if identity.models is not None:
+        raise PermissionDenied(f"the token {identity.name!r} is not for all models")
+
+
+def _refused(_: Request, error: Exception) -> Response:
+    if isinstance(error, Unauthenticated):
+        return PlainTextResponse(f"{error}\n", 401, {"www-authenticate": "Bearer"})
+    return PlainTextResponse(f"{error}\n", 403)
 
 
 @asynccontextmanager

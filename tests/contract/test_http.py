@@ -2,20 +2,27 @@
 
 import asyncio
 import json
+import ssl
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.openmetrics import parser
 
-from bramley.common.errors import CannotListen, SettingsError
+from bramley.common.errors import CannotListen, SettingsError, Unauthenticated
 from bramley.common.ids import ModelName
+from bramley.common.tls import Certificates
 from bramley.protos.v1 import types_pb2
+from bramley.router import http
+from bramley.router.access import Identity
 from bramley.router.classes import Classes, DefaultRule
 from bramley.router.policy import ModelPolicy
 from bramley.router.process import Router
+from bramley.router.readiness import readiness
 from bramley.router.settings import RouterSettings
+from support.certificates import Authority
 from support.http import fetch
 from support.routing import Bench, ask, collect, read_until, routed, until
 from support.script import Script
@@ -175,3 +182,39 @@ async def test_many_clients_at_once_are_answered() -> None:
         address = bench.router.addresses["http"]
         answers = await asyncio.gather(*[fetch(address, "/metrics") for _ in range(50)])
         assert {answer.status for answer in answers} == {200}
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/readyz"])
+async def test_a_token_for_all_models_opens_what_tells_of_all_of_them(path: str) -> None:
+    holders = {
+        "for-ops": Identity(name="ops"),
+        "for-team": Identity(name="team", models=frozenset({"fake"})),
+    }
+
+    def identify(token: str | None) -> Identity:
+        if token not in holders:
+            raise Unauthenticated("nobody is known by it")
+        return holders[token]
+
+    application = http.application(
+        CollectorRegistry(), lambda: readiness({}, is_draining=False), identify
+    )
+    async with http.serving(HTTP, application) as address:
+        for token, status in (("", 401), ("wrong", 401), ("for-team", 403), ("for-ops", 200)):
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            answer = await fetch(address, path, headers=headers)
+            assert answer.status == status
+            assert b"for-" not in answer.body
+            assert ("www-authenticate" in answer.headers) == (status == 401)
+        assert (await fetch(address, "/healthz")).status == 200
+
+
+async def test_it_speaks_tls_where_it_has_a_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    context = Certificates(authority.server()).context()
+    application = http.application(CollectorRegistry(), lambda: readiness({}, is_draining=False))
+    async with http.serving(HTTP, application, context) as address:
+        trusting = ssl.create_default_context(cafile=authority.file)
+        assert (await fetch(address, "/healthz", tls=trusting)).body == b"ok\n"
+        with pytest.raises(ssl.SSLError):
+            await fetch(address, "/healthz", tls=ssl.create_default_context())
