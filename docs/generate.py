@@ -20,7 +20,14 @@ MARK = "<!-- Written by docs/generate.py: change the code, then `make docs`. -->
 _ATTRIBUTE = re.compile(r"^ {8}(\w+): (.*(?:\n {12,}.*)*)", re.MULTILINE)
 
 # Filled in by the supervisor, or for tests; not for a cluster.toml.
-_INTERNAL = {"router.node", "router.models", "router.replicas", "store.die_at"}
+_INTERNAL = {
+    "router.node",
+    "router.models",
+    "router.replicas",
+    "router.policies",
+    "router.store_bytes",
+    "store.die_at",
+}
 
 
 def settings_page() -> str:

@@ -18,7 +18,7 @@ from bramley.common.child import Child, ChildContext
 from bramley.common.ids import model_of
 from bramley.common.logs import facts
 from bramley.common.main import leave, run_child
-from bramley.protos.v1 import worker_pb2, worker_pb2_grpc
+from bramley.protos.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.executor import Executor
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 EXIT_BAD_MODEL = 4
 DRAIN_S = 10.0
 DRAIN_AND_SAVE_S = 15.0  # what the store has refused so far is saved in what remains of it
-STOP_S = 5.0
+STOP_S = 8.0  # a large model takes seconds to be freed
 STORE_LINK_S = 1.0
 SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 
@@ -118,8 +118,8 @@ class Worker:
         self._loop.call_soon_threadsafe(self.loaded.set_result, loaded)
         return executor
 
-    def _progress(self, share: float) -> None:
-        self._loop.call_soon_threadsafe(self._board.loading, share)
+    def _progress(self, state: types_pb2.ModelState.ValueType, share: float) -> None:
+        self._loop.call_soon_threadsafe(self._board.loading, state, share)
 
     def _deliver(self, outputs: Sequence[Output]) -> None:
         self._loop.call_soon_threadsafe(self.servicer.deliver, outputs)

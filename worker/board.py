@@ -2,7 +2,11 @@
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import Mapping
+
+import psutil
 
 from bramley.cachestore import keys
 from bramley.cachestore.objects import BLOCK
@@ -12,6 +16,7 @@ from bramley.worker.engine.counters import Counters
 from bramley.worker.engine.slots import Parked
 
 HEARTBEAT_S = 0.5
+RESIDENT_EVERY_S = 1.0
 
 
 class Board:
@@ -25,6 +30,7 @@ class Board:
         self._chains: dict[int, bytes] = {}  # by the number of the parking
         self.state: types_pb2.ModelState.ValueType = types_pb2.MODEL_STATE_LOADING
         self.load_progress = 0.0
+        self._resident = Resident()
         self.limits: types_pb2.ModelLimits | None = None
         self.revision = ""
 
@@ -43,9 +49,9 @@ class Board:
                 self._chains[number] = known.get(number) or _last_block(row)
         return list(self._chains.values())
 
-    def loading(self, share: float) -> None:
-        """Note how far the model's load is, 0 to 1."""
-        self.load_progress = share
+    def loading(self, state: types_pb2.ModelState.ValueType, share: float) -> None:
+        """Note how far the model's load is: LOADING or WARMING, and 0 to 1."""
+        self.state, self.load_progress = state, share
         self.changed()
 
     def changed(self) -> None:
@@ -84,7 +90,33 @@ class Board:
             snapshots_refused=dict(counters.refused),
             snapshots_lost=dict(counters.lost),
             lookups=dict(self._lookups),
+            memory=worker_pb2.Memory(
+                weights=counters.weights_bytes,
+                state=counters.state_bytes,
+                workspace=counters.workspace_bytes,
+                resident=self._resident.bytes(time.monotonic()),
+            ),
+            step_age_s=self._step_age_s(time.monotonic()),
         )
+
+    def _step_age_s(self, now_s: float) -> float:
+        began_s = self._counters.step_began_s
+        return max(0.0, now_s - began_s) if began_s else 0.0
+
+
+class Resident:
+    """What this process holds, as the system counts; asked once a second at most."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._asked_s = -math.inf
+        self._bytes = 0
+
+    def bytes(self, now_s: float) -> int:
+        """Tell it, as it was within the last second."""
+        if now_s - self._asked_s >= RESIDENT_EVERY_S:
+            self._asked_s, self._bytes = now_s, self._process.memory_info().rss
+        return self._bytes
 
 
 def _last_block(row: Parked) -> bytes:

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 EPOCH = 4  # of our own arithmetic: raised when it gives other bits (models/gated_delta.py)
 
 
+Progress = Callable[[types_pb2.ModelState.ValueType, float], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Numerics:
     """What computes, as far as the bits depend on it.
@@ -59,14 +62,14 @@ class Loaded:
 
 
 def load(
-    settings: WorkerSettings, numerics: Numerics, progress: Callable[[float], None]
+    settings: WorkerSettings, numerics: Numerics, progress: Progress
 ) -> tuple[Executor, Loaded]:
     """Load a model; must run on the thread that will step it.
 
     Args:
         settings: which model, and its limits.
         numerics: what computes.
-        progress: told the share that is done, 0 to 1.
+        progress: told the state, LOADING or WARMING, and the share that is done, 0 to 1.
 
     Returns:
         The executor, warm, and what others need to know.
@@ -94,7 +97,7 @@ _FAULTS = (
 
 
 def _load(
-    settings: WorkerSettings, numerics: Numerics, progress: Callable[[float], None]
+    settings: WorkerSettings, numerics: Numerics, progress: Progress
 ) -> tuple[Executor, Loaded]:
     # mlx-lm and transformers take 1.5 s to import: not before the sockets are bound.
     from bramley.worker.models.mlx_lm import (  # noqa: PLC0415
@@ -104,13 +107,13 @@ def _load(
     )
 
     started_s = time.monotonic()
-    progress(0.2)
+    progress(types_pb2.MODEL_STATE_LOADING, 0.2)
     folder = _folder(settings)
     with ThreadPoolExecutor(2, "beside") as beside:
         digesting = beside.submit(_digests, folder, settings)
         tokenizer_loading = beside.submit(lambda: Tokenizer(load_tokenizer(folder)))
         model = load_model(folder, dequantize=mx.default_device().type == mx.DeviceType.cpu)
-        progress(0.8)
+        progress(types_pb2.MODEL_STATE_WARMING, 0.8)
         tokenizer = tokenizer_loading.result()
         weights, config, tokens = digesting.result()
     context = min(model.context_tokens, settings.context_tokens or model.context_tokens)

@@ -19,6 +19,10 @@ class Counters:
         stored: objects that were.
         refused: objects that were not, by reason; they are tried again.
         lost: rows that went and owed something, by reason.
+        weights_bytes: of the loaded model; 0 while it is loading.
+        state_bytes: of all rows, spare room included.
+        workspace_bytes: the most that was in use beside both.
+        active_bytes: that MLX has in use.
     """
 
     steps: int = 0
@@ -38,5 +42,7 @@ class Counters:
     stored: int = 0
     refused: Mapping[str, int] = field(default_factory=dict[str, int])
     lost: Mapping[str, int] = field(default_factory=dict[str, int])
+    weights_bytes: int = 0
     state_bytes: int = 0
+    workspace_bytes: int = 0
     active_bytes: int = 0

@@ -5,6 +5,7 @@ runs here: load, step, free. Others hand over submissions and cancellations, whi
 effect between two steps, and get what a step produced in one delivery.
 """
 
+import gc
 import logging
 import os
 import threading
@@ -12,7 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import mlx.core as mx
+
 from bramley.common.errors import Overloaded
+from bramley.common.logs import facts
 from bramley.worker.engine.counters import Counters
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import Deliver, Saved
@@ -134,6 +138,8 @@ class Engine:
                 if self._hurries or not steps.is_busy:
                     steps.save_owed()
             self._over.set()
+            del steps
+            _free()
         except BaseException:
             # Without this thread the process can only refuse: its supervisor starts another.
             log.critical("the engine died", exc_info=True)
@@ -184,6 +190,13 @@ class Engine:
         steps.ledger.hurry(is_hurried=bool(self._hurries))
         for one in ended:
             one.done()
+
+
+def _free() -> None:
+    """Give back what the model took: a process that ends with it may leave memory wired."""
+    gc.collect()  # models and steps refer to themselves
+    mx.clear_cache()
+    log.info("freed", extra=facts(left_bytes=mx.get_active_memory()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -87,6 +87,9 @@ class Steps:
         self._saver = Saver(self._seating, self.ledger, counters, self._outputs)
         counters.refused, counters.lost = self.ledger.refused, self.ledger.lost
         self._contained = Containment(self._seating, self._fail, self._lose)
+        self._measure()
+        counters.weights_bytes = counters.active_bytes - counters.state_bytes
+        mx.reset_peak_memory()
 
     @property
     def is_busy(self) -> bool:
@@ -148,6 +151,7 @@ class Steps:
             self._measure()
         if self.counters.steps % CLEAR_CACHE_EVERY == 0:
             mx.clear_cache()
+        self._measure_peak()
         self._send()
 
     def _admit(self) -> None:
@@ -358,3 +362,16 @@ class Steps:
     def _measure(self) -> None:
         self.counters.state_bytes = self._seating.nbytes
         self.counters.active_bytes = mx.get_active_memory()
+
+    def _measure_peak(self) -> None:
+        """Learn what the step took beside weights and state."""
+        peak = mx.get_peak_memory()
+        mx.reset_peak_memory()
+        counters = self.counters
+        beside = peak - counters.weights_bytes - counters.state_bytes
+        if beside <= counters.workspace_bytes:
+            return  # as a rule; counting the rows' bytes takes longer than the rest of this
+        before, counters.state_bytes = counters.state_bytes, self._seating.nbytes
+        # The step may have ended with less state than it began with.
+        beside -= max(counters.state_bytes - before, 0)
+        counters.workspace_bytes = max(counters.workspace_bytes, beside)
