@@ -1,8 +1,10 @@
 """What the benchmarks of whole conversations make of what they saw; none of them is run."""
 
+import json
+
 import pytest
 
-from bramley.bench import agent
+from bramley.bench import agent, trace
 from bramley.bench.agent import Turn
 from bramley.bench.asking import common
 from bramley.bench.branching import faults
@@ -63,10 +65,12 @@ def test_a_conversation_s_answer_is_that_of_a_run_without_a_cache() -> None:
     assert [len(faults(one, other, ids, 90)) for one, other in wrong] == [1] * len(wrong)
 
 
-def turn(seen: int, cached: int, *, kept: int | None = None, is_stored: bool = True) -> Turn:
+def turn(
+    seen: int, cached: int, *, new: int = 10, kept: int | None = None, is_stored: bool = True
+) -> Turn:
     return Turn(
         role="tool",
-        prompt=seen + 100,
+        prompt=seen + new,
         answer=10,
         seen=seen,
         kept=seen if kept is None else kept,
@@ -84,14 +88,20 @@ def missed(*turns: Turn) -> int:
 
 
 def test_of_what_an_agent_has_seen_no_more_than_a_handful_is_computed_again() -> None:
-    assert missed(turn(100, 99), turn(200, 196)) == 0
-    assert missed(turn(100, 99), turn(200, 195)) == 1
-    assert missed(turn(100, 90)) == 2  # of ninety in a hundred, too few are cached as well
+    assert missed(turn(1000, 999), turn(2000, 1996)) == 0
+    assert missed(turn(1000, 999), turn(2000, 1995)) == 1
+
+
+def test_of_every_prompt_from_the_second_on_all_but_a_twentieth_is_cached() -> None:
+    assert missed(turn(951, 950, new=49)) == 0
+    assert missed(turn(950, 949, new=50)) == 2  # of this turn, and of all turns
+    assert missed(turn(950, 949, new=50), turn(1000, 999)) == 1  # of this turn alone
+    assert missed(turn(1000, 940, is_stored=False), turn(9000, 8999)) == 2  # seen tokens, too
 
 
 def test_a_turn_too_short_to_be_stored_is_excused_but_not_its_share() -> None:
     assert missed(turn(1000, 970, is_stored=False)) == 0
-    assert missed(turn(100, 70, is_stored=False)) == 1
+    assert missed(turn(1000, 700, is_stored=False)) == 3
 
 
 def test_answers_that_come_back_as_other_ids_are_missed() -> None:
@@ -107,3 +117,27 @@ def test_ids_in_common_are_counted_from_the_start() -> None:
 def test_the_agent_s_command_line_takes_a_folder() -> None:
     arguments = agent.parse(["--model", "somewhere", "--turns", "3", "--json"])
     assert (str(arguments.model), arguments.turns, arguments.json) == ("somewhere", 3, True)
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def test_an_agent_has_as_many_tools_as_its_tokenizer_needs_and_no_two_of_a_name() -> None:
+    content = trace.system(words)["content"]
+    assert trace.SYSTEM_TOKENS <= words(content) < trace.SYSTEM_TOKENS + 100
+    lines = content.removeprefix(trace.RULES).splitlines()
+    names = [json.loads(line)["name"] for line in lines]
+    assert len(set(names)) == len(names)
+    few = trace.system(len)["content"]
+    assert trace.SYSTEM_TOKENS <= len(few) < len(content)
+    assert content.startswith(few)
+
+
+def test_an_agent_is_told_the_same_each_time() -> None:
+    told = [trace.message(number, words) for number in range(14)]
+    assert told == [trace.message(number, words) for number in range(14)]
+    assert [one["role"] for one in told[:6]] == ["user", "tool", "tool", "tool", "user", "tool"]
+    results = [words(one["content"]) for one in told if one["role"] == "tool"]
+    least, most = trace.RESULT_TOKENS
+    assert least <= min(results) < max(results) <= most + 4  # words of a line
