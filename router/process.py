@@ -25,6 +25,7 @@ from bramley.router.pulse import beat
 from bramley.router.readiness import Readiness, readiness
 from bramley.router.server import RouterServer
 from bramley.router.settings import RouterSettings
+from bramley.router.vllm_names import VllmNames
 from bramley.router.watch import Watch
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Router:
         self._news = asyncio.Event()
         self._told = set[str]()  # services of which health has been told
         self.metrics = Metrics()
+        if settings.vllm_metrics:
+            self.metrics.registry.register(VllmNames(self.metrics.made))
         self.watch = Watch(
             settings.node, settings.hang_timeout_s, self._worker_changed, self._resettled
         )

@@ -17,7 +17,8 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         grpc: where clients call; port 0 takes a free one.
         http: where Prometheus scrapes; port 0 takes a free one; empty for nowhere.
-        tls: of both; beyond loopback they take it.
+        vllm_metrics: whether metrics are told under vLLM's names as well.
+        tls: of grpc and http; beyond loopback they take it.
         auth: who may call them.
         node: gRPC target of the node's NodeService; empty in a router without one.
         models: settings of each model's workers, passed on as they are.
@@ -36,6 +37,7 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     grpc: str = "127.0.0.1:7410"
     http: str = "127.0.0.1:7411"
+    vllm_metrics: bool = False
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
     node: str = ""
