@@ -4,7 +4,7 @@ from bramley.common.wire import short_name, to_duration
 from bramley.protos.v1 import router_pb2, types_pb2
 from bramley.router.lifecycle import Phase
 from bramley.router.memory import MemoryLedger
-from bramley.router.models import Model
+from bramley.router.model import Model
 from bramley.router.readiness import ModelReport
 
 

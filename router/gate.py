@@ -398,6 +398,10 @@ class Place:
     def failed(self, view: WorkerView) -> None:
         """Give its place back, as a worker failed it; when it competes again, others come first."""
         self._failed_on.add(view.incarnation)
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Give its place back; it is to compete again."""
         self._gate.give_back(self._ask.id)
 
     def on_preempt(self, end_call: Callable[[], object]) -> None:

@@ -21,102 +21,18 @@ from bramley.common.errors import (
 )
 from bramley.common.ids import ModelName
 from bramley.common.logs import facts
-from bramley.protos.v1 import types_pb2
-from bramley.router import lifecycle, memory
+from bramley.router import lifecycle
 from bramley.router.fleet import WorkerView
 from bramley.router.gate import Gate
 from bramley.router.lifecycle import Drain, Keep, Load, Memory, Phase, Room, Stop, Wait, Why
 from bramley.router.memory import MemoryLedger
-from bramley.router.metrics import Metrics, ModelMetrics
+from bramley.router.metrics import Metrics
+from bramley.router.model import Model
 from bramley.router.policy import ModelPolicy
 from bramley.router.settings import RouterSettings
 from bramley.router.watch import Watch
 
 log = logging.getLogger(__name__)
-
-State = types_pb2.ModelState.ValueType
-
-
-class Model:
-    """One model: its line, its workers' facts, and what is to be of it.
-
-    Attributes:
-        gate: its line.
-        metrics: bound to its name.
-        policy: of the settings.
-        phase: what is to be of its processes.
-        is_pinned: whether it stays loaded.
-        is_asked: whether an operator, or the start, waits for its load.
-        why: what it drains for.
-    """
-
-    def __init__(
-        self, gate: Gate, metrics: ModelMetrics, policy: ModelPolicy, replicas: int
-    ) -> None:
-        self.gate = gate
-        self.metrics = metrics
-        self.policy = policy
-        self.replicas = replicas
-        self.phase = Phase.UNLOADED
-        self.is_pinned = policy.pinned
-        self.is_asked = policy.load == "start"
-        self.why: Why | None = None
-        self.drain_until_s = inf
-        self.loaded_s = 0.0
-        self.weights = 0  # of one worker, as measured
-        self.workspace = 0
-
-    @property
-    def name(self) -> ModelName:
-        """As clients call it."""
-        return self.gate.model
-
-    @property
-    def needed(self) -> int:
-        """Bytes that a load reserves."""
-        return memory.needed(self.policy, self.replicas, self.weights, self.workspace)
-
-    @property
-    def state(self) -> State:
-        """What clients are told."""
-        if self.phase is Phase.UNLOADED:
-            return types_pb2.MODEL_STATE_UNLOADED
-        if self.phase is not Phase.LOADED:
-            return types_pb2.MODEL_STATE_DRAINING
-        return self.gate.view.state
-
-    @property
-    def is_served(self) -> bool:
-        """Whether a request that comes now will be served."""
-        return self.gate.view.is_ready or (
-            self.phase is not Phase.LOADED and self.policy.load != "manual"
-        )
-
-    def facts(self, held: int) -> lifecycle.Model:
-        """Collect what ``plan`` asks for."""
-        return lifecycle.Model(
-            name=self.name,
-            policy=self.policy,
-            phase=self.phase,
-            is_pinned=self.is_pinned,
-            needed=self.needed,
-            held=held,
-            is_asked=self.is_asked,
-            running=self.gate.running_count,
-            waiting=self.gate.waiting_count,
-            waiting_since_s=self.gate.waiting_since_s,
-            used_s=max(self.gate.used_s, self.loaded_s),
-            loaded_s=self.loaded_s,
-            why=self.why,
-            drain_until_s=self.drain_until_s,
-        )
-
-    def measure(self) -> int:
-        """Take in what its workers report that they take, and add it up."""
-        loads = [view.load for view in self.gate.replicas.views if view.load]
-        self.weights = max([one.memory.weights for one in loads], default=0) or self.weights
-        self.workspace = max([one.memory.workspace for one in loads], default=0) or self.workspace
-        return memory.taken(loads)
 
 
 class Models:
@@ -129,6 +45,7 @@ class Models:
         changed: called when what ``describe`` and health tell of a model may have changed.
 
     Attributes:
+        settings: in force.
         by_name: each of them.
         ledger: of the memory.
     """
@@ -140,7 +57,7 @@ class Models:
         metrics: Metrics,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._watch = watch
         self._metrics = metrics
         self._changed = changed
@@ -179,7 +96,7 @@ class Models:
         model.metrics.worker_changed(view, before, monotonic())
         if model.phase is not Phase.UNLOADED:
             self.ledger.measure(model.name, model.measure())
-        if view.state != before.state or view.is_ready != before.is_ready:
+        if _told(view) != _told(before):
             self._tell()
 
     # The task
@@ -255,11 +172,11 @@ class Models:
         self.ledger.release(model.name)
         model.phase = Phase.UNLOADED
         model.gate.hold(is_held=False)
-        if why is Why.CHANGED:
-            self._define(model)
-            model.is_asked = True
-        elif why is Why.REMOVED:
+        if why is Why.REMOVED:
             self._drop(model)
+        else:
+            self._define(model)
+            model.is_asked |= why is Why.CHANGED
         self._tell()
 
     def _all_facts(self) -> list[lifecycle.Model]:
@@ -381,52 +298,51 @@ class Models:
 
     def apply(self, settings: RouterSettings) -> None:
         """Take new settings: models that differ are drained and loaded again, streams go on."""
-        before, self._settings = self._settings, settings
+        before, self.settings = self.settings, settings
         self.ledger.budget, self.ledger.store = settings.memory_bytes, settings.store_bytes
         for name in map(ModelName, settings.models):
             model = self.by_name.get(name)
-            if model is None or model.why is Why.REMOVED:
+            if model is None:
                 self._add(name)
                 continue
-            model.gate.set_rules(settings.classes, settings.running_max.get(name))
-            if _spec(before, name) != _spec(settings, name):
-                self._respecify(model)
             model.policy = settings.policies.get(name, ModelPolicy())
             model.is_pinned |= model.policy.pinned
+            model.gate.set_rules(settings.classes, settings.running_max.get(name))
+            if model.why is Why.REMOVED or _spec(before, name) != _spec(settings, name):
+                self._respecify(model)
         for name, model in list(self.by_name.items()):
             if name not in settings.models:
                 self._remove(model)
         self._tell()
 
     def _respecify(self, model: Model) -> None:
+        model.weights = model.workspace = 0
         if model.phase is Phase.UNLOADED:
             self._define(model)
         elif model.phase is Phase.LOADED:
             self._drain(model, Why.CHANGED)
-        else:
-            model.why = Why.CHANGED
+        else:  # it is on its way out: the next load is by the new ones
+            model.why = Why.CHANGED if model.why is Why.REMOVED else model.why
 
     def _remove(self, model: Model) -> None:
         if model.phase is Phase.UNLOADED:
             self._drop(model)
-        else:
+        elif model.phase is Phase.LOADED:
             self._drain(model, Why.REMOVED)
+        else:
+            model.why = Why.REMOVED
         model.gate.wake()
 
     def _add(self, name: ModelName) -> None:
-        settings = self._settings
-        gate = Gate(
-            name,
-            settings.classes,
-            settings.running_max.get(name),
-            self._metrics.add_model(name),
-            self._watch.prefixes,
-        )
+        settings = self.settings
+        metrics = self._metrics.add_model(name)
+        running_max = settings.running_max.get(name)
+        gate = Gate(name, settings.classes, running_max, metrics, self._watch.prefixes)
         gate.refusal = lambda: self._refusal(name)
         gate.timeout = lambda: self._timeout(name)
         gate.changed = self._news.set
         policy = settings.policies.get(name, ModelPolicy())
-        model = Model(gate, self._metrics.add_model(name), policy, settings.replicas.get(name, 1))
+        model = Model(gate, metrics, policy, settings.replicas.get(name, 1))
         self.by_name[name] = model
         self._define(model)
         model.metrics.set_state(model.state)
@@ -434,19 +350,22 @@ class Models:
     def _define(self, model: Model) -> None:
         """Have the next load be by the present settings."""
         name = model.name
-        model.replicas = self._settings.replicas.get(name, 1)
-        model.weights = model.workspace = 0
+        model.replicas = self.settings.replicas.get(name, 1)
         model.gate.replicas.clear()
         model.metrics.drop_workers()
         model.metrics.state_bytes = model.policy.state_bytes
-        self._watch.define(name, self._settings.models[name], model.replicas)
+        self._watch.define(name, self.settings.models[name], model.replicas)
 
     def _drop(self, model: Model) -> None:
         del self.by_name[model.name]
-        self._metrics.drop_model(model.name)
         self._watch.forget(model.name)
         self._metrics.drop_model(model.name)
         model.gate.wake()
+
+
+def _told(view: WorkerView) -> tuple[int, bool, float]:
+    """What those who follow a load, and health, hear of a worker."""
+    return view.state, view.is_ready, view.load.load_progress if view.load else 0.0
 
 
 def _spec(settings: RouterSettings, name: ModelName) -> tuple[object, int]:

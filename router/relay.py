@@ -127,6 +127,8 @@ class Relay:
         self._ttft_s = 0.0
         self._seq_no = 0
         self._finish = 0
+        self._revision = ""  # of the model whose worker has prepared it
+        self._is_outdated = False
         self._is_accepted = False
         self._has_started = False
         self._has_begun = False
@@ -179,6 +181,8 @@ class Relay:
                     place.compete(prepared)
                     self._accept(place)
                     await self._try(place, prepared, attempt)
+                if self._is_outdated:
+                    prepared = await self._prepare(place)
 
     def _accept(self, place: Place) -> None:
         if not self._is_accepted:
@@ -194,6 +198,10 @@ class Relay:
         failure: Failure | None = PREEMPTED
         while failure is PREEMPTED:
             async with place.seat(prepared.max_tokens) as seat:
+                if seat.view.revision != self._revision:  # its tokens are another model's
+                    self._is_outdated = True
+                    place.give_back()
+                    return
                 is_first = not self._queue_s
                 self._queue_s = self._clock() - self._received_s  # what a lost worker took, too
                 if is_first:
@@ -223,6 +231,7 @@ class Relay:
         attempts_left = PREPARE_ATTEMPTS
         while True:
             view = await place.worker()
+            self._revision, self._is_outdated = view.revision, False
             try:
                 return await self._workers.stub(view).Prepare(
                     question, timeout=bounded_s(self._time_remaining())

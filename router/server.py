@@ -37,7 +37,8 @@ from bramley.router.clients import Clients
 from bramley.router.fleet import WorkerView
 from bramley.router.gate import RETRY_AFTER_S, NotServed
 from bramley.router.metrics import Metrics
-from bramley.router.models import Model, Models
+from bramley.router.model import Model
+from bramley.router.models import Models
 from bramley.router.relay import Relay, Workers, bounded_s
 from bramley.router.requests import Registry
 from bramley.router.settings import RouterSettings

@@ -61,6 +61,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         cancelled: internal ids whose caller left.
         hang_ups: calls of Prepare yet to end as if the transport had failed.
         watches: calls of WatchLoad so far.
+        step_age_s: how long it says its engine has been inside one step.
         closed: sessions that CloseSession named, with their salts.
         owed: rows that Flush says are not stored.
         flushes: seconds that each Flush was given.
@@ -80,6 +81,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._completion_tokens = 0
         self.state = types_pb2.MODEL_STATE_STARTING
         self.progress = 0.0
+        self.step_age_s = 0.0
         self.prepared: list[str] = []
         self.generated: list[str] = []
         self.cancelled: list[str] = []
@@ -359,9 +361,10 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
             limits=self._limits() if is_ready else None,
-            revision="fake" if is_ready else "",
+            revision=self._script.revision if is_ready else "",
             row_chains=map(hash_of, self._script.row_chains),
             memory_bytes=self._script.memory_bytes,
+            step_age_s=self.step_age_s,
             prefill_rate=self._script.prefill_rate,
         )
 

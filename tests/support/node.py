@@ -77,6 +77,7 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         workers: by model, those that live in this process.
         processes: what Watch tells.
         started: names of StartWorker calls.
+        specs: settings of each worker that is wanted.
         stopped: names of StopWorker calls.
         killed: reasons of KillWorker calls.
         pinned: by worker, as last said.
@@ -90,7 +91,7 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         self._script = script or Script()
         self._in_processes = in_processes
         self._server: grpc.aio.Server | None = None
-        self._specs: dict[str, bytes] = {}
+        self.specs: dict[str, bytes] = {}
         self._hosts: dict[str, Host] = {}
         self._news = asyncio.Event()
         self._epoch = 0
@@ -173,6 +174,7 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
 
     def tell(self, process: node_pb2.Process) -> None:
         """Have Watch say so of a process."""
+        process.pinned = self.pinned.get(process.name, False)
         self.processes[process.name] = process
         self._tell()
 
@@ -187,7 +189,9 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         name, settings = request.spec.name, request.spec.settings_json
         self.started.append(name)
         self.pinned[name] = request.pinned
-        if self._specs.setdefault(name, settings) != settings:
+        if process := self.processes.get(name):
+            self.tell(process)
+        if self.specs.setdefault(name, settings) != settings:
             raise AlreadyExists(f"worker {name!r} runs with other settings")
         if name not in self.processes:
             await self.start(name)
@@ -200,7 +204,7 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         name = request.name
         self.stopped.append(name)
         await self.may_stop.wait()
-        if self._specs.pop(name, None) is None:
+        if self.specs.pop(name, None) is None:
             raise UnknownResource("worker", name)
         if host := self._hosts.pop(name, None):
             await host.stop()

@@ -28,6 +28,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         token_bytes: of a row's state, as it states them.
         memory_bytes: that it says it holds.
         prefill_rate: that it says it measured.
+        revision: of its model.
         cache_roots: namespaces that it claims to have opened in the cache store.
         cache_roots_cut: whether it has forgotten others.
         actions: done at a point by every request: {"die": "started"}; a request's labels
@@ -49,6 +50,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     token_bytes: int = 0
     memory_bytes: int = 0
     prefill_rate: float = 0.0
+    revision: str = "fake"
     cache_roots: list[str] = []
     cache_roots_cut: bool = False
     actions: dict[str, str] = {}

@@ -1,0 +1,95 @@
+"""One model: its line, its workers' facts, and what is to be of it."""
+
+from math import inf
+
+from bramley.common.ids import ModelName
+from bramley.protos.v1 import types_pb2
+from bramley.router import lifecycle, memory
+from bramley.router.gate import Gate
+from bramley.router.lifecycle import Phase, Why
+from bramley.router.metrics import ModelMetrics
+from bramley.router.policy import ModelPolicy
+
+State = types_pb2.ModelState.ValueType
+
+
+class Model:
+    """A model of the settings; router/models.py writes it.
+
+    Attributes:
+        gate: its line.
+        metrics: bound to its name.
+        policy: of the settings.
+        phase: what is to be of its processes.
+        is_pinned: whether it stays loaded.
+        is_asked: whether an operator, or the start, waits for its load.
+        why: what it drains for.
+    """
+
+    def __init__(
+        self, gate: Gate, metrics: ModelMetrics, policy: ModelPolicy, replicas: int
+    ) -> None:
+        self.gate = gate
+        self.metrics = metrics
+        self.policy = policy
+        self.replicas = replicas
+        self.phase = Phase.UNLOADED
+        self.is_pinned = policy.pinned
+        self.is_asked = policy.load == "start"
+        self.why: Why | None = None
+        self.drain_until_s = inf
+        self.loaded_s = 0.0
+        self.weights = 0  # of one worker, as measured
+        self.workspace = 0
+
+    @property
+    def name(self) -> ModelName:
+        """As clients call it."""
+        return self.gate.model
+
+    @property
+    def needed(self) -> int:
+        """Bytes that a load reserves."""
+        return memory.needed(self.policy, self.replicas, self.weights, self.workspace)
+
+    @property
+    def state(self) -> State:
+        """What clients are told."""
+        if self.phase is Phase.UNLOADED:
+            return types_pb2.MODEL_STATE_UNLOADED
+        if self.phase is not Phase.LOADED:
+            return types_pb2.MODEL_STATE_DRAINING
+        return self.gate.view.state
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a request that comes now will be served."""
+        return self.gate.view.is_ready or (
+            self.phase is not Phase.LOADED and self.policy.load != "manual"
+        )
+
+    def facts(self, held: int) -> lifecycle.Model:
+        """Collect what ``plan`` asks for."""
+        return lifecycle.Model(
+            name=self.name,
+            policy=self.policy,
+            phase=self.phase,
+            is_pinned=self.is_pinned,
+            needed=self.needed,
+            held=held,
+            is_asked=self.is_asked,
+            running=self.gate.running_count,
+            waiting=self.gate.waiting_count,
+            waiting_since_s=self.gate.waiting_since_s,
+            used_s=max(self.gate.used_s, self.loaded_s),
+            loaded_s=self.loaded_s,
+            why=self.why,
+            drain_until_s=self.drain_until_s,
+        )
+
+    def measure(self) -> int:
+        """Take in what its workers report that they take, and add it up."""
+        loads = [view.load for view in self.gate.replicas.views if view.load]
+        self.weights = max([one.memory.weights for one in loads], default=0) or self.weights
+        self.workspace = max([one.memory.workspace for one in loads], default=0) or self.workspace
+        return memory.taken(loads)
