@@ -109,7 +109,7 @@ def number(value: float, unit: str) -> str:
         return f"{value:.0%}"
     if unit == "s":
         return f"{value * 1e3:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
-    words = {"reqps": " req/s", "ops": " /s", "tokens/s": " tok/s"}.get(unit, "")
+    words = {"reqps": " req/s", "ops": " /s", "suffix: tok/s": " tok/s"}.get(unit, "")
     step, prefixes = (1024.0, "KMGT") if unit == "bytes" else (1000.0, "kMGT")
     prefix = ""
     for each in prefixes:
