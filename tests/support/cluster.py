@@ -234,7 +234,7 @@ class Cluster:
         """Wait until processes have ended; a zombie has."""
 
         async def wait() -> None:
-            while any(_is_alive(pid) for pid in pids):  # noqa: ASYNC110 not children of ours
+            while any(is_alive(pid) for pid in pids):  # noqa: ASYNC110 not children of ours
                 await asyncio.sleep(0.02)
 
         await self.within(wait())
@@ -295,7 +295,8 @@ def dummy_cluster(
     return "\n".join([*tables, f"[store]\nenabled = {enabled}", "[node]", *commands, node, ""])
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

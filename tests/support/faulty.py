@@ -2,18 +2,20 @@
 
 ``python -P faulty.py FOLDER MODULE [ARGUMENTS]`` is ``python -m MODULE [ARGUMENTS]``, in which
 SIGUSR1 stops the event loop, and nothing else of the process, until SIGUSR2. In a worker, while
-a file of that name is there:
+a file of that name is there, or one in the folder of the worker's own name:
 
 =============  =====================================================================
 ``hold-load``  a model's load does not end
 ``slow``       each step of the engine takes ``SLOW_S`` longer
 ``hang``       a step does not end
 ``die``        the engine's thread ends
+``no-load``    the model cannot be loaded
 ``fail``       the stage of STAGES that it names fails, for prompts that have MARKER
 =============  =====================================================================
 """
 
 import functools
+import json
 import pkgutil
 import runpy
 import signal
@@ -60,12 +62,13 @@ class InjectedError(Exception):
 class Faults:
     """What the folder asks for now."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, worker: str) -> None:
         self._folder = folder
+        self._worker = worker
 
     def has(self, name: str) -> bool:
         """Whether a file of that name is there."""
-        return (self._folder / name).exists()
+        return any((place / name).exists() for place in (self._folder, self._folder / self._worker))
 
     def wait_while(self, name: str) -> None:
         """Wait until a file has gone."""
@@ -125,24 +128,22 @@ def run_worker(faults: Faults) -> None:
 
     from bramley.common.main import leave
     from bramley.worker import app
+    from bramley.worker.models.errors import ModelError
 
-    def hold(loaded: Any) -> Any:
+    def load(*_: object) -> None:
         faults.wait_while("hold-load")
-        return loaded
+        if faults.has("no-load"):
+            raise ModelError("the test wants no model")
 
-    _around("app:load", after=hold)
+    _around("app:load", before=load)
     _around("engine.steps:Steps.run", before=faults.in_step)
     for stage, (target, _) in STAGES.items():
         _around(target, before=functools.partial(faults.fail, stage))
     leave(app.main(blas))
 
 
-def _around(
-    target: str,
-    before: Callable[..., object] = lambda *_: None,
-    after: Callable[[Any], Any] = lambda result: result,
-) -> None:
-    """Wrap the function "module:name" of a worker."""
+def _around(target: str, before: Callable[..., object]) -> None:
+    """Have ``before`` called before the function "module:name" of a worker, as that is."""
     owner, _, name = target.replace(":", ".").rpartition(".")
     place: Any = pkgutil.resolve_name(f"bramley.worker.{owner}")
     inner: Callable[..., Any] = getattr(place, name)
@@ -150,7 +151,7 @@ def _around(
     @functools.wraps(inner)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         before(*args)
-        return after(inner(*args, **kwargs))
+        return inner(*args, **kwargs)
 
     setattr(place, name, wrapped)
 
@@ -161,7 +162,8 @@ def main() -> None:
     block_on_signal()
     sys.argv = [module, *arguments]
     if module == "bramley.worker":
-        run_worker(Faults(Path(folder)))
+        child = json.loads(arguments[arguments.index("--child") + 1])
+        run_worker(Faults(Path(folder), child["name"]))
     else:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -233,10 +233,16 @@ class Scene:
         for name in ("slow", "hold-load"):
             (self.faults / name).unlink(missing_ok=True)
 
-    async def newcomer(self) -> list[str]:
-        """Ask until somebody answers: what came of each try."""
+    async def newcomer(self, has_come: Callable[[], bool]) -> list[str]:
+        """Ask again and again, until one is answered that came after ``has_come`` held.
+
+        Returns:
+            What came of each.
+        """
         tries: list[str] = []
-        while not tries or tries[-1] != OK:
+        is_late = False
+        while not is_late or tries[-1] != OK:
+            is_late = has_come()
             one = Asked("newcomer", MODEL, f"{next(_numbers)} new", 8)
             await one.run(self.served.client)
             one.check_ended_once()
