@@ -18,6 +18,7 @@ import msgspec
 
 from bramley.common.errors import SettingsError
 from bramley.common.lease import read_lease
+from bramley.common.logs import Format
 
 
 class ChildContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +30,7 @@ class ChildContext(msgspec.Struct, frozen=True, kw_only=True):
         lease_file: the supervisor's lease.
         ready_fd: writing end for the hand-shake.
         owner_fd: reading end that ends with the supervisor.
+        log_format: of the lines that it writes.
     """
 
     role: str
@@ -39,6 +41,7 @@ class ChildContext(msgspec.Struct, frozen=True, kw_only=True):
     ready_fd: int
     owner_fd: int
     orphan_grace_s: float = 120.0
+    log_format: Format = "text"
 
     @property
     def socket(self) -> str:

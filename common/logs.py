@@ -1,11 +1,38 @@
-"""Log lines on stderr: time, level, process, request id, message, facts as key=value."""
+"""Log lines on stderr, for people or for machines: who says what, of which request, with facts.
+
+``text``: time, level, process, request id, message, facts as key=value. ``json``: one object a
+line, with the facts as its fields. No line ever holds a prompt, an answer or a token.
+"""
 
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal
 
+import msgspec
+
+Format = Literal["text", "json"]
+
+# Of the call that is being handled; tasks and threads made in it (asyncio.to_thread) inherit both.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
+trace_id: ContextVar[str] = ContextVar("trace_id", default="")
+
+_OWN_FIELDS = frozenset(
+    {"time", "level", "process", "pid", "request_id", "trace_id", "message", "exception"}
+)
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How every process of a node writes its log.
+
+    Attributes:
+        format: "text" for people, "json" for machines: an object a line.
+    """
+
+    format: Format = "text"
 
 
 class _Formatter(logging.Formatter):
@@ -18,23 +45,70 @@ class _Formatter(logging.Formatter):
         parts = [f"{when}.{int(record.msecs):03d}", record.levelname, self._process]
         if current := request_id.get():
             parts.append(f"request={current}")
+        if trace := trace_id.get():
+            parts.append(f"trace={trace}")
         parts.append(record.getMessage())
-        facts: object = getattr(record, "facts", None)
-        if isinstance(facts, Mapping):
-            parts += [f"{key}={value}" for key, value in facts.items()]  # pyright: ignore[reportUnknownVariableType]
-        line = " ".join(parts).replace("\n", "\\n")
+        parts += [f"{key}={value}" for key, value in _facts_of(record).items()]
+        line = " ".join(parts).replace("\r", "\\r").replace("\n", "\\n")
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
 
 
-def setup(process: str) -> None:
+class _JsonFormatter(logging.Formatter):
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._own = {"process": process, "pid": os.getpid()}
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = dict(_facts_of(record))
+        # A line of another thread names its request as a fact.
+        request = request_id.get() or told.pop("request", "")
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "time": when.replace("+00:00", "Z"),
+            "level": record.levelname,
+            **self._own,
+        }
+        if request:
+            line["request_id"] = request
+        if trace := trace_id.get():
+            line["trace_id"] = trace
+        line["message"] = record.getMessage()
+        for key, value in told.items():
+            line[f"fact_{key}" if key in _OWN_FIELDS else key] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def _facts_of(record: logging.LogRecord) -> Mapping[str, Any]:
+    told: object = getattr(record, "facts", None)
+    return told if isinstance(told, Mapping) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def setup(process: str, form: Format = "text") -> None:
     """Send everything to stderr, signed with ``process`` ("router", "worker/llama-8b")."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter(process))
+    handler.setFormatter(formatter(process, form))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def formatter(process: str, form: Format) -> logging.Formatter:
+    """Make what writes the lines of a process."""
+    return _JsonFormatter(process) if form == "json" else _Formatter(process)
 
 
 def facts(**values: object) -> dict[str, object]:
     """Facts of a line: ``log.info("loaded", extra=facts(seconds=1.5))``."""
     return {"facts": values}
+
+
+def words_of(line: str) -> str:
+    """Say what a line of a log says to people: of an object, the last of its words."""
+    try:
+        told = msgspec.json.decode(line, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return line
+    exception = str(told.get("exception", "")).strip()
+    return exception.rpartition("\n")[2] if exception else str(told.get("message", line))

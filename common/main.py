@@ -69,8 +69,8 @@ def run_child(
     logs.setup(role)
     try:
         context = parse_context(parsed.child)
-        if context.name != role:
-            logs.setup(f"{role}/{context.name}")
+        name = role if context.name == role else f"{role}/{context.name}"
+        logs.setup(name, context.log_format)
         uvloop.run(serve(context, read_json(parsed.settings, kind)))
     except SettingsError as error:
         log.critical("%s", error)

@@ -81,3 +81,14 @@ async def test_a_taken_address_is_code_1_and_one_line(
 async def test_any_other_fault_keeps_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no space"):
         await run(tmp_path / "s", '{"rows": 4}', error=OSError("no space"))
+
+
+async def test_its_log_is_of_the_format_that_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    child = msgspec.structs.replace(CONTEXT, log_format="json").argument()
+    error = CannotListen("h:1", "in use")
+    await run(tmp_path / "s", '{"rows": 4}', child, error)
+    (line,) = capsys.readouterr().err.splitlines()
+    told = msgspec.json.decode(line, type=dict[str, object])
+    assert (told["process"], told["message"]) == ("worker/llama", "cannot listen on h:1: in use")
