@@ -8,6 +8,7 @@ from bramley.client import replies
 from bramley.client.cache import Explanation, Flushed
 from bramley.client.cluster import Model, Status
 from bramley.client.events import Completion, Event, Gathering
+from bramley.client.login import Login, connect_async, showing
 from bramley.client.requests import (
     CacheOptions,
     Message,
@@ -17,7 +18,6 @@ from bramley.client.requests import (
     generate_request,
     tokenize_request,
 )
-from bramley.common.rpc import open_channel
 from bramley.protos.v1 import generation_pb2, router_pb2
 from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
 
@@ -29,13 +29,16 @@ class AsyncClient:
     reason and the field at fault.
 
     Attributes:
-        target: a gRPC target: "127.0.0.1:50051" or "unix:/path".
+        target: "host:port" or "unix:/path".
+
+    Raises:
+        InvalidRequest: a file or a token cannot be used.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, **login: Unpack[Login]) -> None:
         self.target = target
-        self._channel = open_channel(target)
-        self._stub = RouterServiceStub(self._channel)
+        self._channel = connect_async(target, login)
+        self._stub = RouterServiceStub(showing(self._channel, login))
 
     async def __aenter__(self) -> Self:
         return self

@@ -4,12 +4,11 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from typing import Self, Unpack
 
-import grpc
-
 from bramley.client import replies
 from bramley.client.cache import Explanation, Flushed
 from bramley.client.cluster import Model, Status
 from bramley.client.events import Completion, Event, Gathering
+from bramley.client.login import Login, connect, showing
 from bramley.client.requests import (
     CacheOptions,
     Message,
@@ -19,7 +18,6 @@ from bramley.client.requests import (
     generate_request,
     tokenize_request,
 )
-from bramley.common.rpc import CHANNEL_OPTIONS
 from bramley.protos.v1 import generation_pb2, router_pb2
 from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
 
@@ -31,13 +29,16 @@ class Client:
     reason and the field at fault.
 
     Attributes:
-        target: a gRPC target: "127.0.0.1:50051" or "unix:/path".
+        target: "host:port" or "unix:/path".
+
+    Raises:
+        InvalidRequest: a file or a token cannot be used.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, **login: Unpack[Login]) -> None:
         self.target = target
-        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
-        self._stub = RouterServiceStub(self._channel)
+        self._channel = connect(target, login)
+        self._stub = RouterServiceStub(showing(self._channel, login))
 
     def __enter__(self) -> Self:
         return self

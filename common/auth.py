@@ -4,6 +4,8 @@ import hashlib
 import secrets
 from collections.abc import Iterable
 
+# Of a token's holder: neither empty nor with a "/", so that NAME/... is nobody else's.
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _BYTES = 32
 _KEY = "authorization"
 _SCHEME = "bearer"

@@ -48,9 +48,13 @@ SERVER_OPTIONS: Sequence[tuple[str, int]] = (
 )
 
 
-def open_channel(target: str) -> grpc.aio.Channel:
-    """Open a channel to a process of ours, without TLS: unix sockets and loopback only."""
-    return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+def open_channel(
+    target: str, credentials: grpc.ChannelCredentials | None = None
+) -> grpc.aio.Channel:
+    """Open a channel; without credentials of TLS to unix sockets and loopback only."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
 
 
 def new_server(*inner: grpc.aio.ServerInterceptor) -> grpc.aio.Server:

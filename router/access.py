@@ -13,13 +13,12 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from bramley.common import settings
-from bramley.common.auth import digest_of
+from bramley.common.auth import NAME, digest_of
 from bramley.common.errors import PermissionDenied, SettingsError, Unauthenticated
 from bramley.router.classes import Priority
 from bramley.router.clients import ClientLimits, Count
 
-# Neither "/" nor an empty name: what is kept for a holder is NAME/..., for nobody's /...
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 Class = Annotated[str, msgspec.Meta(pattern="^(bulk|default|interactive|system)$")]
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]

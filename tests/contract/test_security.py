@@ -91,7 +91,8 @@ async def test_the_socket_asks_for_no_token(tokens: Tokens) -> None:
 
 async def test_nothing_of_a_message_is_read_for_who_has_no_token(tokens: Tokens) -> None:
     async with routed(auth=tokens.settings, models=(), is_ready=False) as bench:
-        garbage: Any = bench.channel.unary_unary(f"/{SERVICE.full_name}/GetModel")
+        channel: Any = bench.channel
+        garbage = channel.unary_unary(f"/{SERVICE.full_name}/GetModel")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await garbage(b"\xff" * 1000)  # no message: were it read, it would be said
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
