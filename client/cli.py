@@ -10,9 +10,14 @@ from bramley.client.commands import cache, models, session
 from bramley.client.commands.chat import chat
 from bramley.client.commands.demo import demo
 from bramley.client.commands.down import down
+from bramley.client.commands.drain import drain
 from bramley.client.commands.generate import generate
+from bramley.client.commands.load import load
+from bramley.client.commands.pin import pin, unpin
+from bramley.client.commands.reload import reload
 from bramley.client.commands.screen import say
 from bramley.client.commands.status import status
+from bramley.client.commands.unload import unload
 from bramley.client.commands.up import up
 from bramley.common.errors import BramleyError
 
@@ -23,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (up, down, status, generate, chat):
+for command in (up, down, reload, status, load, unload, pin, unpin, drain, generate, chat):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(demo)
 app.add_typer(models.app, name="models")

@@ -12,6 +12,11 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         reason: why, when it is "failed" or "degraded".
         load_progress: 0 to 1, while it is "loading".
         context_tokens: None, as the next two, while no worker has it loaded.
+        pinned: whether it is never unloaded to make room, nor for being idle.
+        memory_bytes: that its workers have in use.
+        reserved_bytes: held for it of the memory that all models share; 0 while it is unloaded.
+        needed_bytes: that a load would reserve.
+        idle_s: since its last request, while it is loaded and has none.
     """
 
     name: str
@@ -26,10 +31,31 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     requests_waiting: int
     pinned: bool
     memory_bytes: int
+    reserved_bytes: int
+    needed_bytes: int
+    idle_s: float | None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What takes memory of the machine.
+
+    Attributes:
+        budget_bytes: that models and store may take together; 0 is no limit.
+        store_bytes: of them, for the cache store's RAM tier.
+        reserved_bytes: of all loaded and loading models.
+    """
+
+    budget_bytes: int
+    store_bytes: int
+    reserved_bytes: int
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The router's account of itself."""
+    """The router's account of itself.
+
+    Attributes:
+        memory: None where it is not told.
+    """
 
     version: str
     epoch: int
@@ -38,6 +64,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     models: list[Model]
     requests_running: int
     requests_waiting: int
+    memory: Memory | None
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

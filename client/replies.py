@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import grpc
 
 from bramley.client.cache import Explanation, Flushed
-from bramley.client.cluster import Model, Process, Status
+from bramley.client.cluster import Memory, Model, Process, Status
 from bramley.client.events import (
     Accepted,
     Delta,
@@ -77,6 +77,9 @@ def model(message: router_pb2.Model) -> Model:
         requests_waiting=message.requests_waiting,
         pinned=message.pinned,
         memory_bytes=message.memory_bytes,
+        reserved_bytes=message.reserved_bytes,
+        needed_bytes=message.needed_bytes,
+        idle_s=to_seconds(message.idle) if message.HasField("idle") else None,
     )
 
 
@@ -90,6 +93,15 @@ def status(message: router_pb2.GetStatusResponse) -> Status:
         models=[model(each) for each in message.models],
         requests_running=message.requests_running,
         requests_waiting=message.requests_waiting,
+        memory=_memory(message.memory) if message.HasField("memory") else None,
+    )
+
+
+def _memory(ledger: router_pb2.MemoryLedger) -> Memory:
+    return Memory(
+        budget_bytes=ledger.budget_bytes,
+        store_bytes=ledger.store_bytes,
+        reserved_bytes=ledger.reserved_bytes,
     )
 
 

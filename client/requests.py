@@ -270,6 +270,24 @@ def close_session_request(
     return request
 
 
+def unload_request(model: str, drain_timeout_s: float | None) -> router_pb2.UnloadModelRequest:
+    """Build the request.
+
+    Returns:
+        The message.
+
+    Raises:
+        InvalidRequest: a value that its field cannot hold.
+    """
+    request = router_pb2.UnloadModelRequest()
+    with _field("model"):
+        request.model = model
+    if drain_timeout_s is not None:
+        with _field("drain_timeout"):
+            request.drain_timeout.CopyFrom(to_duration(drain_timeout_s))
+    return request
+
+
 def _put_input(
     request: generation_pb2.GenerateRequest | router_pb2.ExplainCacheRequest,
     prompt: str | None,

@@ -17,6 +17,7 @@ from bramley.client.requests import (
     explain_request,
     generate_request,
     tokenize_request,
+    unload_request,
 )
 from bramley.protos.v1 import generation_pb2, router_pb2
 from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
@@ -95,6 +96,63 @@ class Client:
         with replies.remote_errors():
             reply = self._stub.GetModel(router_pb2.GetModelRequest(model=name))
         return replies.model(reply.model)
+
+    def load_model(
+        self, name: str, *, pin: bool = False, timeout_s: float | None = None
+    ) -> Generator[Model]:
+        """Have a model loaded, and follow it; what reads no further does not stop the load.
+
+        Args:
+            name: of the model.
+            pin: whether it shall not be unloaded to make room, nor for being idle.
+            timeout_s: longest wait.
+
+        Yields:
+            The model at each change; the last one serves or has failed.
+
+        Raises:
+            RemoteError: MEMORY_BUDGET if it never fits, MEMORY_IN_USE if it does not fit now.
+        """
+        call = self._stub.LoadModel(
+            router_pb2.LoadModelRequest(model=name, pin=pin), timeout=timeout_s
+        )
+        try:
+            with replies.remote_errors():
+                for response in call:
+                    yield replies.model(response.model)
+        finally:
+            call.cancel()
+
+    def unload_model(
+        self, name: str, *, drain_timeout_s: float | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Have a model unloaded, and wait until it is.
+
+        Args:
+            name: of the model.
+            drain_timeout_s: what its running requests are given; the router's own, if absent.
+            timeout_s: longest wait.
+        """
+        request = unload_request(name, drain_timeout_s)
+        with replies.remote_errors():
+            self._stub.UnloadModel(request, timeout=timeout_s)
+
+    def pin_model(self, name: str, *, pinned: bool = True, timeout_s: float | None = None) -> Model:
+        """Keep a model loaded once it is, or let it go again; nothing is loaded for it."""
+        request = router_pb2.PinModelRequest(model=name, pinned=pinned)
+        with replies.remote_errors():
+            reply = self._stub.PinModel(request, timeout=timeout_s)
+        return replies.model(reply.model)
+
+    def drain(self, *, timeout_s: float | None = None) -> int:
+        """Have the router admit nothing more, for good, and wait until nothing runs.
+
+        Returns:
+            How many requests ended meanwhile.
+        """
+        with replies.remote_errors():
+            reply = self._stub.Drain(router_pb2.DrainRequest(), timeout=timeout_s)
+        return reply.requests_finished
 
     def tokenize(
         self, model: str, text: str | None = None, *, messages: Sequence[Message] | None = None

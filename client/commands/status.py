@@ -7,8 +7,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bramley.client.cluster import Model, Process
-from bramley.client.commands.screen import print_addresses, print_json, print_table
+from bramley.client.cluster import Memory, Model, Process, Status
+from bramley.client.commands.screen import (
+    print_addresses,
+    print_json,
+    print_table,
+    size_text,
+)
 from bramley.client.node import NoCluster, Node, orphans, read_node
 
 _ANSWER_S = 5.0
@@ -22,7 +27,7 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
             or else "stopped".
         addresses: by "grpc", "http", "socket" and "node"; None where there is none.
         models: empty while the router does not answer.
-        version: the router's; None while it does not answer.
+        version: the router's; None while it does not answer, as is memory.
     """
 
     state: str = "stopped"
@@ -31,6 +36,7 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     )
     processes: list[Process] = []
     models: list[Model] = []
+    memory: Memory | None = None
     version: str | None = None
 
 
@@ -67,18 +73,17 @@ def cluster_status(state_dir: Path) -> ClusterStatus:
         state, running = "orphaned", orphans(state_dir)
         if not running:
             return ClusterStatus()
-    models: list[Model] = []
-    version = None
+    router: Status | None = None
     if node.router:
         with Client(node.router) as client, suppress(RemoteError):  # its process's state tells
             router = client.status(timeout_s=_ANSWER_S)
-            models, version = router.models, router.version
     return ClusterStatus(
         state=state,
         addresses=_addresses(node),
         processes=running,
-        models=models,
-        version=version,
+        models=router.models if router else [],
+        memory=router.memory if router else None,
+        version=router.version if router else None,
     )
 
 
@@ -109,12 +114,22 @@ def _show(found: ClusterStatus) -> None:
         typer.echo("the router does not answer")
     else:
         show_models(found.models)
+    if found.memory is not None and found.memory.budget_bytes:
+        typer.echo(_ledger(found.memory))
+
+
+def _ledger(memory: Memory) -> str:
+    reserved, budget = size_text(memory.reserved_bytes), size_text(memory.budget_bytes)
+    return f"memory: {reserved} of {budget} reserved, store {size_text(memory.store_bytes)}"
 
 
 def show_models(models: list[Model]) -> None:
     """Print the table of models."""
     print_table(
-        ("model", "state", "context", "running", "waiting", "memory", "reason"),
+        (
+            *("model", "state", "context", "running", "waiting", "memory", "reserved", "pinned"),
+            "reason",
+        ),
         [
             (
                 each.name,
@@ -122,7 +137,9 @@ def show_models(models: list[Model]) -> None:
                 str(each.context_tokens or ""),
                 str(each.requests_running),
                 str(each.requests_waiting),
-                f"{each.memory_bytes / 2**20:.0f} MiB" if each.memory_bytes else "",
+                size_text(each.memory_bytes) if each.memory_bytes else "",
+                size_text(each.reserved_bytes) if each.reserved_bytes else "",
+                "yes" if each.pinned else "",
                 each.reason,
             )
             for each in models

@@ -331,6 +331,9 @@ MODEL_JSON: dict[str, object] = {
     "requests_waiting": 0,
     "pinned": False,
     "memory_bytes": 1 << 20,
+    "reserved_bytes": 3 << 20,
+    "needed_bytes": 5 << 20,
+    "idle_s": 1.5,
 }
 
 
@@ -361,6 +364,7 @@ def test_status_json_has_exactly_the_documented_shape(shell: Shell, capsys: Outp
             }
         ],
         "models": [MODEL_JSON],
+        "memory": {"budget_bytes": 6 << 30, "store_bytes": 1 << 30, "reserved_bytes": 3 << 20},
         "version": "1.2.3",
     }
 
@@ -383,6 +387,7 @@ def test_status_of_no_cluster_is_stopped_in_the_same_shape(shell: Shell, capsys:
         "addresses": {"grpc": None, "http": None, "socket": None, "node": None},
         "processes": [],
         "models": [],
+        "memory": None,
         "version": None,
     }
 

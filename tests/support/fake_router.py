@@ -105,6 +105,9 @@ def ready_model() -> router_pb2.Model:
         revision="abc",
         load_progress=1.0,
         memory_bytes=1 << 20,
+        reserved_bytes=3 << 20,
+        needed_bytes=5 << 20,
+        idle=Duration(seconds=1, nanos=500_000_000),
         limits=types_pb2.ModelLimits(context_tokens=2048, max_rows=8, has_chat_template=True),
     )
 
@@ -113,15 +116,24 @@ class FakeRouter(RouterServiceServicer):
     """Plays ``script`` for each Generate and remembers what it was asked.
 
     Attributes:
+        node: the node that is served beside it.
         cancelled: set when a client left before the end of its script.
-        loading: what GetModel tells first, one a call, before ``model``.
+        loading: what GetModel tells first, one a call, before ``model``; LoadModel tells all.
+        refusal: of what would change a model.
     """
 
     def __init__(self) -> None:
+        self.node: FakeNode
         self.script: Sequence[Step] = answer("Hel", "lo")
         self.model = ready_model()
         self.loading: list[router_pb2.Model] = []
+        self.refusal: BramleyError | None = None
+        self.ledger: router_pb2.MemoryLedger | None = router_pb2.MemoryLedger(
+            budget_bytes=6 << 30, store_bytes=1 << 30, reserved_bytes=3 << 20
+        )
         self.requests: list[generation_pb2.GenerateRequest] = []
+        self.loads: list[router_pb2.LoadModelRequest] = []
+        self.unloads: list[router_pb2.UnloadModelRequest] = []
         self.explained: list[router_pb2.ExplainCacheRequest] = []
         self.closed: list[router_pb2.CloseSessionRequest] = []
         self.flushed = router_pb2.FlushCacheResponse(
@@ -193,8 +205,47 @@ class FakeRouter(RouterServiceServicer):
         self, request: router_pb2.GetStatusRequest, context: Context
     ) -> router_pb2.GetStatusResponse:
         return router_pb2.GetStatusResponse(
-            version="1.2.3", epoch=7, uptime=Duration(seconds=60), models=[self.model]
+            version="1.2.3",
+            epoch=7,
+            uptime=Duration(seconds=60),
+            models=[self.model],
+            memory=self.ledger,
         )
+
+    def _check(self, model: str, context: Context) -> None:
+        known = self.model.name == model
+        error = self.refusal if known else UnknownResource("model", model)
+        if error is not None:
+            context.abort_with_status(to_status(error))
+
+    @override
+    def LoadModel(
+        self, request: router_pb2.LoadModelRequest, context: Context
+    ) -> Iterator[router_pb2.LoadModelResponse]:
+        self.loads.append(request)
+        self._check(request.model, context)
+        for model in (*self.loading, self.model):
+            yield router_pb2.LoadModelResponse(model=model)
+
+    @override
+    def UnloadModel(
+        self, request: router_pb2.UnloadModelRequest, context: Context
+    ) -> router_pb2.UnloadModelResponse:
+        self.unloads.append(request)
+        self._check(request.model, context)
+        return router_pb2.UnloadModelResponse()
+
+    @override
+    def PinModel(
+        self, request: router_pb2.PinModelRequest, context: Context
+    ) -> router_pb2.PinModelResponse:
+        self._check(request.model, context)
+        self.model.pinned = request.pinned
+        return router_pb2.PinModelResponse(model=self.model)
+
+    @override
+    def Drain(self, request: router_pb2.DrainRequest, context: Context) -> router_pb2.DrainResponse:
+        return router_pb2.DrainResponse(requests_finished=3)
 
     @override
     def Abort(self, request: router_pb2.AbortRequest, context: Context) -> router_pb2.AbortResponse:
@@ -233,10 +284,21 @@ class FakeRouter(RouterServiceServicer):
 
 
 class FakeNode(node_pb2_grpc.NodeServiceServicer):
-    """Tells of one router process, and of a store at ``store``, if that is set."""
+    """Tells of one router process, and of a store at ``store``, if that is set.
+
+    Attributes:
+        changed: what a reload finds; an error if it refuses.
+    """
 
     def __init__(self, store: str) -> None:
         self._store = store
+        self.changed: list[str] | BramleyError = []
+
+    @override
+    def Reload(self, request: node_pb2.ReloadRequest, context: Context) -> node_pb2.ReloadResponse:
+        if isinstance(self.changed, BramleyError):
+            context.abort_with_status(to_status(self.changed))
+        return node_pb2.ReloadResponse(changed=self.changed)
 
     @override
     def Watch(
@@ -272,7 +334,7 @@ def serving(store: str = "") -> Generator[tuple[FakeRouter, str]]:
         The router, and the gRPC target of both.
     """
     router = FakeRouter()  # pyright: ignore[reportAbstractUsage]
-    node = FakeNode(store)  # pyright: ignore[reportAbstractUsage]
+    router.node = node = FakeNode(store)  # pyright: ignore[reportAbstractUsage]
     server = grpc.server(ThreadPoolExecutor(8))
     add_RouterServiceServicer_to_server(router, server)
     node_pb2_grpc.add_NodeServiceServicer_to_server(node, server)

@@ -1,0 +1,12 @@
+"""``bramley drain``: has the router admit nothing more, and waits for what runs."""
+
+import typer
+
+from bramley.client.commands.connection import router
+
+
+def drain(context: typer.Context) -> None:
+    """Refuse new requests from now on, and return once none runs; `down` follows, as a rule."""
+    with router(context.obj) as client:
+        finished = client.drain()
+    typer.echo(f"drained: {finished} requests have ended meanwhile, and new ones are refused")
