@@ -20,7 +20,7 @@ QUESTIONS = (
     "Why is the sky blue?",
     "Write one sentence about an apple.",
 )
-TOKENS = 16
+TOKENS = 12
 
 
 @pytest.fixture(scope="module")
