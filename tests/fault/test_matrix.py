@@ -101,7 +101,8 @@ async def run(scene: Scene, cell: Cell) -> dict[str, object]:
     await scene.ended()
     if cell.victim == "supervisor" and cell.fault == "killed":
         await cluster.up()
-    await settled(scene)
+    expected = replaced_by(cell, before)
+    await settled(scene, {key: before[key] for key in expected})
     after = processes(scene)
 
     assert back_s < cell.back_s, tries
@@ -115,7 +116,7 @@ async def run(scene: Scene, cell: Cell) -> dict[str, object]:
             await one.check_right(scene.served.client)
     assert before.keys() == after.keys()
     replaced = {key for key, pid in before.items() if after[key] != pid}
-    assert replaced == replaced_by(cell, before)
+    assert replaced == expected
     await at_rest(scene.served)
     assert not strays(scene.served)
     return {
@@ -157,19 +158,24 @@ def replaced_by(cell: Cell, all_: Processes) -> set[tuple[str, str]]:
     return {name_of(cell)}
 
 
-async def settled(scene: Scene) -> None:
-    """Wait until every process runs and every model is ready."""
+async def settled(scene: Scene, gone: Processes) -> None:
+    """Wait until others run in the place of those that are gone, and every model is ready."""
+    cluster = scene.served.cluster
 
     async def wait() -> None:
-        while True:
-            try:
-                await scene.served.ready()
-            except RemoteError:
-                await asyncio.sleep(0.05)
-            else:
-                return
+        while not await is_ready():
+            await asyncio.sleep(0.05)
 
-    cluster = scene.served.cluster
+    async def is_ready() -> bool:
+        now = processes(scene)
+        if any(now.get(key, pid) == pid for key, pid in gone.items()):
+            return False
+        try:
+            await scene.served.ready()
+        except RemoteError:
+            return False
+        return True
+
     await cluster.within(wait())
     for role, name in (("router", "router"), ("store", "store"), ("worker", MODEL)):
         await cluster.running(role, name)
