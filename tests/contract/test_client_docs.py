@@ -28,6 +28,7 @@ PRINTED = {
         "block 1 is the first that differs\n"
         "all that is stored outlives a power cut\n"
     ),
+    "Models": f"ready 100%\nTrue {6 << 30}\n",
 }
 
 
