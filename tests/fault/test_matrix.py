@@ -163,7 +163,7 @@ async def settled(scene: Scene, gone: Processes) -> None:
     cluster = scene.served.cluster
 
     async def wait() -> None:
-        while not await is_ready():
+        while not await is_ready():  # noqa: ASYNC110 of processes
             await asyncio.sleep(0.05)
 
     async def is_ready() -> bool:
