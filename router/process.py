@@ -112,7 +112,8 @@ class Router:
         if not self._settings.http:
             yield ""
             return
-        application = http.application(self.metrics.registry, self._readiness)
+        identify = guards.tokens.identify if guards.tokens else None
+        application = http.application(self.metrics.registry, self._readiness, identify)
         tls = guards.certificates.context() if guards.certificates else None
         async with http.serving(self._settings.http, application, tls) as address:
             yield address
