@@ -25,6 +25,7 @@ from bramley.router.pulse import beat
 from bramley.router.readiness import Readiness, readiness
 from bramley.router.server import RouterServer
 from bramley.router.settings import RouterSettings
+from bramley.router.tracers import tracing
 from bramley.router.vllm_names import VllmNames
 from bramley.router.watch import Watch
 
@@ -88,7 +89,10 @@ class Router:
         credentials = certificates.credentials() if certificates else None
         port = bind(public, self._settings.grpc, credentials)
         bind(private, self._socket)
-        async with self._http(guards) as shown:
+        async with (
+            tracing(self._settings.traces) as self.server.tracing,
+            self._http(guards) as shown,
+        ):
             self.addresses = {"grpc": f"{host}:{port}", "http": shown, "socket": self._socket}
             await self._tell(health)
             await asyncio.gather(*[server.start() for server in servers])

@@ -19,6 +19,7 @@ import grpc
 from bramley.common.errors import BramleyError, Draining, SlowReader, WorkerLost
 from bramley.common.logs import facts
 from bramley.common.status import RemoteError
+from bramley.common.traces import metadata_of
 from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2, worker_pb2
 from bramley.router.admission import Ask
@@ -30,6 +31,7 @@ from bramley.router.outbox import Event, Outbox
 from bramley.router.prefixes import StoreView
 from bramley.router.replicas import Seat
 from bramley.router.requests import InFlight
+from bramley.router.tracing import Trace, phases
 
 if TYPE_CHECKING:
     from bramley.protos.v1.worker_pb2_grpc import WorkerServiceAsyncStub
@@ -91,6 +93,7 @@ class Relay:
         time_remaining: until the client's deadline; None without one.
         retries: of all requests.
         metrics: of the model.
+        trace: of the request.
         backlog_bytes: of the answer, kept for a client that does not read.
 
     Attributes:
@@ -109,6 +112,7 @@ class Relay:
         time_remaining: Callable[[], float | None],
         retries: Retries,
         metrics: ModelMetrics,
+        trace: Trace,
         backlog_bytes: int,
     ) -> None:
         self._request = request
@@ -120,6 +124,8 @@ class Relay:
         self._time_remaining = time_remaining
         self._retries = retries
         self._metrics = metrics
+        self._trace = trace
+        self._metadata = metadata_of(entry.id, trace.parent)
         self._outbox = Outbox(request.stream.max_tokens_per_message, backlog_bytes)
         self._clock = asyncio.get_running_loop().time
         self._received_s = self._clock()
@@ -234,7 +240,7 @@ class Relay:
             self._revision, self._is_outdated = view.revision, False
             try:
                 return await self._workers.stub(view).Prepare(
-                    question, timeout=bounded_s(self._time_remaining())
+                    question, timeout=bounded_s(self._time_remaining()), metadata=self._metadata
                 )
             except grpc.aio.AioRpcError as error:
                 is_unanswered = self._is_unanswered(error)
@@ -264,7 +270,9 @@ class Relay:
         message = worker_pb2.WorkerServiceGenerateRequest(
             request=self._request, prepared=prepared, internal_id=self._entry.id
         )
-        call = self._workers.stub(view).Generate(message, timeout=self._time_remaining())
+        call = self._workers.stub(view).Generate(
+            message, timeout=self._time_remaining(), metadata=self._metadata
+        )
         place.on_preempt(call.cancel)
         try:
             async for response in call:
@@ -402,4 +410,18 @@ class Relay:
             gaps = max(usage.completion_tokens for usage in self._usage.values()) - 1
             if code == "OK" and gaps > 0:
                 self._metrics.itl.observe((total_s - self._ttft_s) / gaps)
+            self._trace.end(code, phases(self._queue_s, self._ttft_s, total_s), self._facts())
             self._metrics.generated_tokens.inc(self.tokens_sent)
+
+    def _facts(self) -> dict[str, str | int]:
+        """Tell what a trace says of it: numbers and names, nothing of its content."""
+        usage = self._usage[0]
+        cached = usage.cached
+        return {
+            "bramley.request_id": self._entry.id,
+            "bramley.priority": self._ask.priority.name.lower(),
+            "bramley.cached_tokens": cached.parked + cached.ram + cached.ssd,
+            "gen_ai.request.model": self._gate.model,
+            "gen_ai.usage.input_tokens": usage.prompt_tokens,
+            "gen_ai.usage.output_tokens": self.tokens_sent,
+        }

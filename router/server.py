@@ -26,6 +26,7 @@ from bramley.common.errors import (
 )
 from bramley.common.ids import ModelName, RequestId
 from bramley.common.status import details_trailers, to_status
+from bramley.common.traces import parent_in
 from bramley.common.wire import pack_ids, to_duration, to_seconds, unpack_ids
 from bramley.protos.v1 import generation_pb2, router_pb2, router_pb2_grpc, worker_pb2
 from bramley.router import access, describe
@@ -42,6 +43,7 @@ from bramley.router.models import Models
 from bramley.router.relay import Relay, Workers, bounded_s
 from bramley.router.requests import Registry
 from bramley.router.settings import RouterSettings
+from bramley.router.tracing import Passing, Tracing
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -58,6 +60,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
 
     Attributes:
         registry: of the requests in flight.
+        tracing: takes their traces.
         drain_begun: set once it admits nothing more.
     """
 
@@ -80,6 +83,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         self._started_s = monotonic()
         self.drain_begun = asyncio.Event()
         self.registry = Registry(epoch)
+        self.tracing: Tracing = Passing()
 
     def apply(self, settings: RouterSettings) -> None:
         """Take new settings; requests that are in flight go on by those they came under."""
@@ -112,7 +116,9 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             except BramleyError as error:
                 self.count_refusal(request.model, error)
                 raise
+            trace = self.tracing.begin(parent_in(context.invocation_metadata()))
             logs.request_id.set(entry.id)
+            logs.trace_id.set(trace.parent.trace_id if trace.parent else "")
             ask = _ask(entry.id, request, context.time_remaining())
             relay = Relay(
                 request,
@@ -124,6 +130,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
                 time_remaining=context.time_remaining,
                 retries=self._retries,
                 metrics=model.metrics,
+                trace=trace,
                 backlog_bytes=self._settings.backlog_bytes,
             )
             async with (

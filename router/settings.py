@@ -9,6 +9,7 @@ from bramley.router.access import AuthSettings
 from bramley.router.classes import Classes, Positive, Seconds
 from bramley.router.clients import ClientLimits
 from bramley.router.policy import Bytes, ModelPolicy
+from bramley.router.tracing import TraceSettings
 
 
 class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,6 +18,7 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         grpc: where clients call; port 0 takes a free one.
         http: where Prometheus scrapes; port 0 takes a free one; empty for nowhere.
+        traces: where they go.
         vllm_metrics: whether metrics are told under vLLM's names as well.
         tls: of grpc and http; beyond loopback they take it.
         auth: who may call them.
@@ -37,6 +39,7 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     grpc: str = "127.0.0.1:7410"
     http: str = "127.0.0.1:7411"
+    traces: TraceSettings = TraceSettings()
     vllm_metrics: bool = False
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
