@@ -8,6 +8,7 @@ import typer
 
 from bramley.client.commands import cache, models, session
 from bramley.client.commands.chat import chat
+from bramley.client.commands.connection import remote
 from bramley.client.commands.demo import demo
 from bramley.client.commands.down import down
 from bramley.client.commands.drain import drain
@@ -17,9 +18,10 @@ from bramley.client.commands.pin import pin, unpin
 from bramley.client.commands.reload import reload
 from bramley.client.commands.screen import say
 from bramley.client.commands.status import status
+from bramley.client.commands.token import token
 from bramley.client.commands.unload import unload
 from bramley.client.commands.up import up
-from bramley.common.errors import BramleyError
+from bramley.common.errors import BramleyError, InvalidRequest
 
 app = typer.Typer(
     name="bramley",
@@ -28,23 +30,50 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (up, down, reload, status, load, unload, pin, unpin, drain, generate, chat):
+for command in (up, down, reload, status, load, unload, pin, unpin, drain, generate, chat, token):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(demo)
 app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")
 app.add_typer(session.app, name="session")
+# Ask the supervisor, or nobody: the machine itself.
+HERE = {"up", "down", "reload", "status", "demo", "top", "token"}
 
 
 @app.callback()
-def bramley(
+def bramley(  # noqa: PLR0913 -- an option each
     context: typer.Context,
     state_dir: Annotated[
         Path, typer.Option(help="Folder of the cluster's state.", file_okay=False)
     ] = Path("~/.bramley"),
+    *,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="A router elsewhere, instead of this state folder's; beyond loopback with TLS.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Holds the token that it asks for. For its owner alone.")
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="PEM file of who signed its certificate, if not public.")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="PEM file of your own certificate, if it asks for one.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="PEM file of that certificate's key.")] = None,
 ) -> None:
     """Serve MLX language models behind one gRPC endpoint."""
     context.obj = state_dir.expanduser().absolute()
+    if address is not None:
+        if context.invoked_subcommand in HERE:
+            problem = f"`bramley {context.invoked_subcommand}` is of this machine: leave it out"
+            raise InvalidRequest("--address", problem)
+        context.obj = remote(address, token_file, ca, certificate, key)
+    elif any((token_file, ca, certificate, key)):
+        raise InvalidRequest("--address", "is missing: the state folder's router asks for nothing")
 
 
 def main() -> None:
