@@ -19,6 +19,7 @@ from bramley.client.commands.reload import reload
 from bramley.client.commands.screen import say
 from bramley.client.commands.status import status
 from bramley.client.commands.token import token
+from bramley.client.commands.top import top
 from bramley.client.commands.unload import unload
 from bramley.client.commands.up import up
 from bramley.common.errors import BramleyError, InvalidRequest
@@ -30,7 +31,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (up, down, reload, status, load, unload, pin, unpin, drain, generate, chat, token):
+for command in (
+    *(up, down, reload, status, top, load, unload, pin, unpin, drain),
+    *(generate, chat, token),
+):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(demo)
 app.add_typer(models.app, name="models")
