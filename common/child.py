@@ -48,6 +48,11 @@ class ChildContext(msgspec.Struct, frozen=True, kw_only=True):
         """The gRPC target of this incarnation's own unix socket."""
         return f"unix:{self.run_dir}/{self.role}-{self.epoch}.sock"
 
+    @property
+    def work_file(self) -> Path:
+        """Where this incarnation says since when it does its work, on the monotonic clock."""
+        return Path(self.run_dir, f"{self.role}-{self.epoch}.works")
+
     def argument(self) -> str:
         """Encode as the value of ``--child``."""
         return msgspec.json.encode(self).decode()
@@ -85,6 +90,14 @@ class Child:
         with contextlib.suppress(BrokenPipeError):  # it died meanwhile; the watch will tell
             os.write(self._context.ready_fd, json.dumps(addresses).encode() + b"\n")
         os.close(self._context.ready_fd)
+
+    def works(self) -> None:
+        """Tell that the work has begun for which this process was started: a model is loaded.
+
+        A crash before that is one of its start, however long that took.
+        """
+        with contextlib.suppress(OSError):  # no room: a later crash will be taken for one
+            self._context.work_file.write_text(repr(time.monotonic()))
 
     def stop(self, reason: str) -> None:
         """Ask this process to end in good order."""

@@ -143,16 +143,7 @@ class Children:
         restore_run_dir(self._run_dir)
         epoch = self._state.next_epoch()
         self._epochs.add(epoch)  # before there is a process for a sweep to find
-        context = ChildContext(
-            role=key.role,
-            name=key.name,
-            epoch=epoch,
-            run_dir=self._run_dir,
-            lease_file=str(self._state.lease),
-            ready_fd=-1,
-            owner_fd=self._owner_fd,
-            orphan_grace_s=self.orphan_grace_s,
-        )
+        context = self._context(key, epoch)
         settings = self._state.write_settings(key, settings_json)
         spawned = await spawn(command, context, settings, self._state.log(key))
         pid = spawned.process.pid
@@ -169,6 +160,18 @@ class Children:
                 one.record = msgspec.structs.replace(one.record, spec=new)
                 self.note(one.record)
 
+    def _context(self, key: Key, epoch: int) -> ChildContext:
+        return ChildContext(
+            role=key.role,
+            name=key.name,
+            epoch=epoch,
+            run_dir=self._run_dir,
+            lease_file=str(self._state.lease),
+            ready_fd=-1,
+            owner_fd=self._owner_fd,
+            orphan_grace_s=self.orphan_grace_s,
+        )
+
     def heard(self) -> list[Incarnation]:
         """Collect those that have told their addresses since they were last noted."""
         return [one for one in self.incarnations.values() if one.heard]
@@ -183,6 +186,16 @@ class Children:
         one = self.incarnations[epoch]
         log.info("stopping", extra=facts(**_named(one), signal=level.value))
         one.send(level, time.monotonic())
+
+    def worked_s(self, one: Incarnation, now_s: float) -> float:
+        """Tell for how long it has done its work; a worker does none before it says so."""
+        if one.key.role != "worker":
+            return now_s - one.started_s
+        try:
+            began_s = float(self._context(one.key, one.record.epoch).work_file.read_text())
+        except (OSError, ValueError):
+            return 0.0
+        return max(0.0, now_s - began_s)
 
     def kill(self, key: Key, epoch: int, fault: str) -> bool:
         """Kill an incarnation that is to blame; return whether it lives at all."""

@@ -304,7 +304,7 @@ class Keeper:
         except OSError as error:
             log.error("cannot start", extra=facts(role=key.role, name=key.name, error=error))  # noqa: TRY400
             history.last_exit = f"cannot start: {error}"
-            self._go_on_without(key, history, lived_s=0.0)
+            self._go_on_without(key, history, worked_s=0.0)
             return
         history.starts += 1
         history.epoch = one.record.epoch
@@ -325,6 +325,8 @@ class Keeper:
         return msgspec.json.encode(msgspec.structs.replace(self._router, **kept))
 
     async def _forget(self, epoch: int) -> None:
+        ended = self._children.incarnations[epoch]
+        worked_s = self._children.worked_s(ended, time.monotonic())
         async with self._ownership.acting():
             one = self._children.remove(epoch)
         if one.key not in self._desired:
@@ -335,16 +337,16 @@ class Keeper:
         history.last_exit = one.exit
         if not one.has_failed:
             return
-        self._go_on_without(one.key, history, time.monotonic() - one.started_s)
+        self._go_on_without(one.key, history, worked_s)
 
-    def _go_on_without(self, key: Key, history: History, lived_s: float) -> None:
+    def _go_on_without(self, key: Key, history: History, worked_s: float) -> None:
         """Try again after a pause; a router that fails before anything served ends the node."""
         if key not in self._desired:
             return
         if key == ROUTER and not self._has_served:
             self.fail(f"the router does not start: {history.last_exit}")
             return
-        history.crashes = crashes_after(history.crashes, lived_s, self._limits)
+        history.crashes = crashes_after(history.crashes, worked_s, self._limits)
         pause_s = backoff_s(key.role, history.crashes, self._limits)
         self._desired[key] = replace(self._desired[key], not_before_s=time.monotonic() + pause_s)
 

@@ -51,7 +51,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         flush_timeout_s: what a stopping store has to write what waits for the disk.
         backoff_min_s: wait after a first crash; doubles with each one that follows.
         backoff_max_s: longest wait after a crash.
-        settled_s: a child that lived as long starts its count of crashes afresh.
+        settled_s: a child that worked as long starts its count of crashes afresh; a worker works
+            once its model is loaded.
         crash_loop_starts: crashes of a worker in a row after which it is tried rarely.
         crash_loop_pause_s: wait before each try from then on; `bramley load` ends it.
         sweep_every_s: between looks for children that no pidfile tells of.

@@ -133,9 +133,9 @@ def plan(
     )
 
 
-def crashes_after(crashes: int, lived_s: float, limits: Limits) -> int:
-    """Count an end that was not asked for; a long life forgives those before it."""
-    return 1 if lived_s >= limits.settled_s else crashes + 1
+def crashes_after(crashes: int, worked_s: float, limits: Limits) -> int:
+    """Count an end that was not asked for; long work forgives those before it."""
+    return 1 if worked_s >= limits.settled_s else crashes + 1
 
 
 def backoff_s(role: str, crashes: int, limits: Limits) -> float:

@@ -63,6 +63,7 @@ async def _serve(blas: Blas, context: ChildContext, settings: WorkerSettings) ->
     if worker.loaded.done():
         await _linked(store, context)
         worker.servicer.serve(worker.loaded.result())
+        child.works()
         await health.set("", health_pb2.HealthCheckResponse.SERVING)
     log.info("stopping: %s", await stopped)
     if not worker.loaded.done():

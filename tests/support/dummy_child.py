@@ -8,6 +8,7 @@ The script is ``FOLDER/<role>-<name>``, one command a line, read anew by each in
     mute            close the ready pipe without a word, and live
     ignore-term     do not end on SIGTERM
     exit-after N    end with code N once ready
+    idle            be ready, and never say that the work has begun
     descriptors     say which descriptors were inherited
 
 It listens on its own socket, and on the addresses of its settings (a router) or a second
@@ -69,6 +70,8 @@ async def live(context: ChildContext, settings: dict[str, object], script: dict[
         os.close(context.ready_fd)
     elif "hang" not in script:
         child.ready(await listen(context, settings))
+        if "idle" not in script:
+            child.works()
     if "exit-after" in script:
         say(f"told to exit with {script['exit-after']}")
         return int(script["exit-after"])

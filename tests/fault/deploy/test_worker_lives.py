@@ -46,6 +46,25 @@ async def test_a_worker_that_keeps_crashing_pauses_until_it_is_to_start_now(
     assert (await cluster.running("worker", "a")).restarts == 6
 
 
+@pytest.mark.parametrize("works", [True, False])
+async def test_only_a_worker_that_has_worked_is_forgiven_its_crashes(
+    make_cluster: Make, scripts: Path, *, works: bool
+) -> None:
+    """However long a load takes, its crash is one of the start."""
+    (scripts / "worker-a").write_text("exit-after 5" + "\nidle" * (not works))
+    cluster = make_cluster(dummy_cluster(scripts, LOOP + "\nsettled_s = 0.0001"))
+    await cluster.up()
+    await cluster.start_worker("a")
+    if works:
+        await cluster.until(
+            lambda processes: (
+                (one := find(processes, "worker", "a")) is not None and one.restarts > 4
+            )
+        )
+    else:
+        await cluster.until(_is_paused(2))
+
+
 async def test_a_router_that_keeps_crashing_is_tried_again_and_again(
     make_cluster: Make, scripts: Path
 ) -> None:
