@@ -8,10 +8,18 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from bramley.common.errors import BramleyError, InvalidRequest, UnknownResource
+from bramley.common.errors import (
+    BramleyError,
+    InvalidRequest,
+    NeverFits,
+    NoMemory,
+    Overloaded,
+    UnknownResource,
+)
 from bramley.common.wire import to_duration, to_seconds
 
 DOMAIN = "bramley"
+_DESCRIPTION_MAX = 500  # the message says the same once more
 
 
 def to_status(error: BramleyError) -> grpc.Status:
@@ -34,6 +42,18 @@ def _details(error: BramleyError) -> Iterable[Message]:
         yield error_details_pb2.ResourceInfo(
             resource_type=error.kind, resource_name=_cut(error.name, 256)
         )
+    if isinstance(error, NeverFits):
+        unmet = error_details_pb2.PreconditionFailure.Violation(
+            type=error.reason,
+            subject=facts.get("model", ""),
+            description=_cut(error.message, _DESCRIPTION_MAX),
+        )
+        yield error_details_pb2.PreconditionFailure(violations=[unmet])
+    if isinstance(error, NoMemory | Overloaded):
+        exceeded = error_details_pb2.QuotaFailure.Violation(
+            subject=error.reason, description=_cut(error.message, _DESCRIPTION_MAX)
+        )
+        yield error_details_pb2.QuotaFailure(violations=[exceeded])
     if error.retry_after_s is not None:
         yield error_details_pb2.RetryInfo(retry_delay=to_duration(error.retry_after_s))
 

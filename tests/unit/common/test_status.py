@@ -1,11 +1,17 @@
 """Errors survive the wire: code, reason, facts, field and delay, for every class of the tree."""
 
+from typing import TypeVar
+
 import grpc
 import pytest
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
 
 from bramley.common import errors
 from bramley.common.errors import BramleyError
 from bramley.common.status import RemoteError, to_status
+
+M = TypeVar("M", bound=Message)
 
 EXAMPLES: list[BramleyError] = [
     errors.InvalidRequest("stop.max_tokens", "must be at least 1, not 0"),
@@ -54,6 +60,52 @@ def test_an_error_survives_the_wire(error: BramleyError) -> None:
     assert received.field == getattr(error, "field", None)
 
 
+def details(error: BramleyError, kind: type[M]) -> list[M]:
+    """Those of a kind that a client of another language would find."""
+    (value,) = [value for _, value in to_status(error).trailing_metadata or ()]
+    assert isinstance(value, bytes)
+    found: list[M] = []
+    for packed in status_pb2.Status.FromString(value).details:
+        unpacked = kind()
+        if packed.Unpack(unpacked):
+            found.append(unpacked)
+    return found
+
+
+def test_what_never_fits_names_the_precondition() -> None:
+    error = errors.NeverFits("llama", needed=3 << 30, budget=2 << 30)
+    (failure,) = details(error, error_details_pb2.PreconditionFailure)
+    (violation,) = failure.violations
+    assert (violation.type, violation.subject) == ("MEMORY_BUDGET", "llama")
+    assert violation.description == error.message
+    assert not details(error, error_details_pb2.RetryInfo)
+
+
+@pytest.mark.parametrize(
+    ("error", "subject"),
+    [
+        (errors.NoMemory("llama", needed=3, free=2), "MEMORY_IN_USE"),
+        (errors.Overloaded("full", retry_after_s=1.0), "QUEUE_FULL"),
+        (errors.Overloaded("often", reason="CLIENT_RATE", retry_after_s=1.0), "CLIENT_RATE"),
+    ],
+)
+def test_what_is_too_much_now_names_the_quota_and_when_to_come_again(
+    error: BramleyError, subject: str
+) -> None:
+    (failure,) = details(error, error_details_pb2.QuotaFailure)
+    (violation,) = failure.violations
+    assert (violation.subject, violation.description) == (subject, error.message)
+    assert details(error, error_details_pb2.RetryInfo)
+
+
+def test_no_other_error_speaks_of_quotas_or_preconditions() -> None:
+    kinds = (errors.NeverFits, errors.NoMemory, errors.Overloaded)
+    for error in EXAMPLES:
+        if not isinstance(error, kinds):
+            assert not details(error, error_details_pb2.QuotaFailure)
+            assert not details(error, error_details_pb2.PreconditionFailure)
+
+
 def test_every_class_of_the_tree_has_an_example_here_and_a_line_in_the_drawing() -> None:
     tree = {
         cls
@@ -64,10 +116,21 @@ def test_every_class_of_the_tree_has_an_example_here_and_a_line_in_the_drawing()
     assert all(cls.__name__ in (errors.__doc__ or "") for cls in tree)
 
 
+def wordy(text: str) -> list[BramleyError]:
+    """Errors with as much of a text as there is place for."""
+    return [
+        errors.InvalidRequest("f", text, facts={"fact": text}),
+        errors.UnknownResource("model", text),
+        errors.NeverFits(text, needed=1, budget=0),
+        errors.NoMemory(text, needed=1, free=0),
+        errors.Overloaded(text, facts={"client": text}, retry_after_s=1.0),
+    ]
+
+
 @pytest.mark.parametrize("character", ["x", "\U0001f600", "\ud800"])
-def test_long_texts_are_cut_so_that_a_status_fits_the_trailers(character: str) -> None:
-    text = character * 100_000
-    error = errors.InvalidRequest("f", text, facts={"fact": text})
+@pytest.mark.parametrize("which", range(5))
+def test_long_texts_are_cut_so_that_a_status_fits_the_trailers(character: str, which: int) -> None:
+    error = wordy(character * 100_000)[which]
     status = to_status(error)
     assert len(status.details.encode()) <= 1000
     trailers = status.trailing_metadata or ()
