@@ -25,7 +25,6 @@ from support.matrix import (
     FAULTS,
     MODEL,
     OK,
-    PAUSE_S,
     PHASES,
     VICTIMS,
     Arena,
@@ -140,7 +139,7 @@ async def go_on(scene: Scene, cell: Cell, victim: psutil.Process) -> None:
     """Do what an operator does, or time: nothing for a worker, a router or a store that died."""
     cluster = scene.served.cluster
     if cell.is_paused:
-        await asyncio.sleep(PAUSE_S)  # how long is what is tried
+        await asyncio.sleep(cell.pause_s)  # how long is what is tried
         victim.send_signal(END[cell.fault])
     elif cell.victim == "supervisor" and cell.fault == "terminated":
         addresses = cluster.node.addresses

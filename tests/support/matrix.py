@@ -31,7 +31,8 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 MODEL, NEIGHBOUR = "tiny", "other"
 CANARY = "Once upon a time"
 HANG_S = 4.0  # router.hang_timeout_s: a worker that does not turn is killed after it
-PAUSE_S = 3.0  # then whoever nobody replaces goes on
+PAUSE_S = 6.0  # then whom nobody replaces goes on; longer than HANG_S, and than a lease
+PATIENT_S = 3.0  # of clients: after 5 s they may give up a router that does not even answer pings
 BACK_S = 20.0  # a model's load included, on a machine that has other things to do
 CALL_S = 40.0  # that any call takes at most
 FAULTY = Path(__file__).with_name("faulty.py")
@@ -66,11 +67,18 @@ class Cell:
         return self.fault in END and self.victim != "worker"
 
     @property
+    def pause_s(self) -> float:
+        """For how long it stands still."""
+        if not self.is_paused:
+            return 0.0
+        return PATIENT_S if (self.victim, self.fault) == ("router", "stopped") else PAUSE_S
+
+    @property
     def back_s(self) -> float:
         """By when a new request is served again."""
         if self.victim == "worker" and self.fault in END:
             return HANG_S + BACK_S
-        return PAUSE_S + BACK_S if self.is_paused else BACK_S
+        return self.pause_s + BACK_S
 
     def status_of(self, role: str) -> str:
         """What a request ends with.
