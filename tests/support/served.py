@@ -44,6 +44,8 @@ path = "{models}/tiny"
 context_tokens = 64
 [models.script]
 path = "{models}/script"
+[node]
+crash_loop_starts = 1000  # what a test kills has not crashed by itself
 """
 
 
