@@ -7,7 +7,7 @@ checks. A field is named by its path, as in ``chat.messages[3].role``.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -205,14 +205,16 @@ def check_request(request: Message) -> None:
     check(request)
 
 
-def check(message: Message, path: str = "") -> None:
-    """Check a message that is at ``path`` of a request.
+def check(message: Message, path: str = "", only: Container[str] | None = None) -> None:
+    """Check a message that is at ``path`` of a request, or ``only`` some of its fields.
 
     Raises:
         InvalidRequest: names the field.
     """
     bounds = TABLE.get(name_of(message.DESCRIPTOR), {})
     for field, value in message.ListFields():
+        if only is not None and field.name not in only:
+            continue
         where = f"{path}.{field.name}" if path else field.name
         bound = bounds.get(field.name)
         if isinstance(bound, Many):

@@ -1,30 +1,22 @@
 """Checks a GenerateRequest: every field is honoured or refused by its path, none is ignored.
 
+What a field may hold at all is in common/bounds.py.
+
 Next in the walk: worker/translate.py, which makes the engine's requests of it.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import Message
 
+from bramley.common import bounds
 from bramley.common.errors import ContextTooLong, InvalidRequest
-from bramley.common.wire import is_span, to_seconds
 from bramley.protos.v1 import generation_pb2, types_pb2
 
-N_MAX = 16
-STOP_STRINGS_MAX = 64
-STOP_STRING_CHARACTERS_MAX = 1024
-STOP_IDS_MAX = 1024
-BAD_WORDS_MAX = 128
-BAD_WORD_CHARACTERS_MAX = 256
-LOGIT_BIAS_MAX = 1024
-TOP_LOGPROBS_MAX = 20
 PROMPT_LOGPROBS_MAX = 1 << 20
-MAX_DELAY_S = 10.0
-KEY_CHARACTERS_MAX = 256  # of what is kept beyond the request
+KEY_CHARACTERS_MAX = 512  # of a session or a salt, before which the router may have put a name
 
 # Fields that nothing here serves yet, each by its path.
 _UNSERVED = (
@@ -35,17 +27,10 @@ _UNSERVED = (
     "adapter",
     "speculation",
 )
-_SAMPLING_RANGES = {
-    "temperature": (0, 100),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "xtc_probability": (0, 1),
-    "xtc_threshold": (0, 1),
-    "repetition_penalty": (0.1, 100),
-    "presence_penalty": (-2, 2),
-    "frequency_penalty": (-2, 2),
-}
-_BIAS_RANGE = (-100, 100)
+# What is computed with; the router has checked all of a request by the same table.
+_COMPUTED_WITH = frozenset(
+    {"n", "sampling", "stop", "logprobs", "priority", "session_key", "stream"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +59,8 @@ def check_fields(request: generation_pb2.GenerateRequest) -> None:
     for path in _UNSERVED:
         if path in said:
             raise InvalidRequest(path, "not supported by this version")
-    if request.HasField("n"):
-        _check_range("n", request.n, 1, N_MAX)
-    _check_sampling(request.sampling)
-    _check_stop(request.stop)
-    _check_range("logprobs.top", request.logprobs.top, 0, TOP_LOGPROBS_MAX)
-    if request.priority not in types_pb2.PriorityClass.values():
-        raise InvalidRequest("priority", f"{request.priority} is no class")
+    bounds.check(request, only=_COMPUTED_WITH)
     check_key("cache.salt", request.cache.salt)
-    check_key("session_key", request.session_key)
-    delay = request.stream.max_delay
-    if not (is_span(delay) and to_seconds(delay) <= MAX_DELAY_S):
-        raise InvalidRequest("stream.max_delay", f"is not from 0 to {MAX_DELAY_S:g} s")
 
 
 def check_key(path: str, key: str) -> None:
@@ -101,46 +76,6 @@ def check_key(path: str, key: str) -> None:
 def given(message: Message) -> dict[str, Any]:
     """Return the fields that the caller set, a zero of an optional one included."""
     return {field.name: value for field, value in message.ListFields()}
-
-
-def _check_range(path: str, value: float, low: float, high: float) -> None:
-    if not (math.isfinite(value) and low <= value <= high):
-        raise InvalidRequest(path, f"{value:g} is not from {low:g} to {high:g}")
-
-
-def _check_count(path: str, count: int, most: int) -> None:
-    if count > most:
-        raise InvalidRequest(path, f"{count} of them is over {most}")
-
-
-def _check_texts(path: str, texts: Sequence[str], most: int, characters_max: int) -> None:
-    _check_count(path, len(texts), most)
-    for text in texts:
-        if not 0 < len(text) <= characters_max:
-            problem = f"one of {len(text)} characters is not from 1 to {characters_max}"
-            raise InvalidRequest(path, problem)
-
-
-def _check_sampling(sampling: types_pb2.SamplingParams) -> None:
-    said = given(sampling)
-    for name, (low, high) in _SAMPLING_RANGES.items():
-        if name in said:
-            _check_range(f"sampling.{name}", said[name], low, high)
-    if sampling.top_k < -1:
-        raise InvalidRequest("sampling.top_k", f"{sampling.top_k} is below -1")
-    _check_count("sampling.logit_bias", len(sampling.logit_bias), LOGIT_BIAS_MAX)
-    for value in sampling.logit_bias.values():
-        _check_range("sampling.logit_bias", value, *_BIAS_RANGE)
-
-
-def _check_stop(stop: types_pb2.StopConditions) -> None:
-    if stop.HasField("max_tokens") and stop.max_tokens < 1:
-        raise InvalidRequest("stop.max_tokens", f"must be at least 1, not {stop.max_tokens}")
-    if stop.min_tokens < 0:
-        raise InvalidRequest("stop.min_tokens", f"{stop.min_tokens} is below 0")
-    _check_texts("stop.strings", stop.strings, STOP_STRINGS_MAX, STOP_STRING_CHARACTERS_MAX)
-    _check_count("stop.token_ids", len(stop.token_ids), STOP_IDS_MAX)
-    _check_texts("stop.bad_words", stop.bad_words, BAD_WORDS_MAX, BAD_WORD_CHARACTERS_MAX)
 
 
 def check_text(characters: int, field: str, facts: ModelFacts) -> None:

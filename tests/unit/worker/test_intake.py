@@ -93,7 +93,7 @@ BAD = [
     ("stream.max_delay", delayed(nanos=-1)),
     ("stream.max_delay", delayed(seconds=2**62)),
     ("session_key", request(session_key="x" * 257)),
-    ("cache.salt", request(cache=types_pb2.CacheHints(salt="x" * 257))),
+    ("cache.salt", request(cache=types_pb2.CacheHints(salt="x" * 513))),
 ]
 
 
@@ -121,7 +121,7 @@ def test_a_bad_field_is_refused_by_its_path(
         stop(min_tokens=0, bad_words=["x" * 256] * 128),
         request(logprobs=types_pb2.LogprobOptions(top=20, prompt=True)),
         delayed(seconds=10),
-        request(session_key="x" * 256, cache=types_pb2.CacheHints(salt="é" * 256)),
+        request(session_key="x" * 256, cache=types_pb2.CacheHints(salt="é" * 512)),
     ],
 )
 def test_a_good_request_passes(message: generation_pb2.GenerateRequest) -> None:
