@@ -7,12 +7,14 @@ line, with the facts as its fields. No line ever holds a prompt, an answer or a 
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
+
+from bramley.common import traces
 
 Format = Literal["text", "json"]
 
@@ -102,6 +104,14 @@ def formatter(process: str, form: Format) -> logging.Formatter:
 def facts(**values: object) -> dict[str, object]:
     """Facts of a line: ``log.info("loaded", extra=facts(seconds=1.5))``."""
     return {"facts": values}
+
+
+def follow(metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
+    """Have the lines of this call name the request and the trace that its caller's do."""
+    carried = tuple(metadata or ())
+    parent = traces.parent_in(carried)
+    request_id.set(traces.request_in(carried))
+    trace_id.set(parent.trace_id if parent else "")
 
 
 def words_of(line: str) -> str:

@@ -126,6 +126,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.PrepareRequest, context: Context
     ) -> worker_pb2.PrepareResponse:
         """Check, and turn texts into tokens."""
+        logs.follow(context.invocation_metadata())
         loaded = self._serving()
         if request.tokenize_only:
             ids = await self._tokenize(request.request, TOKENIZE_CHARACTERS_MAX)
@@ -149,6 +150,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.WorkerServiceGenerateRequest, context: Context
     ) -> AsyncIterator[worker_pb2.WorkerServiceGenerateResponse]:
         """Run one prepared request; leaving the stream frees its row within a step."""
+        logs.follow(context.invocation_metadata())
         loaded = self._serving()
         request.internal_id = request.internal_id or uuid.uuid4().hex
         logs.request_id.set(request.internal_id)

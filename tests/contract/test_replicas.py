@@ -196,6 +196,9 @@ class _Unread:
     def time_remaining(self) -> None:
         return None
 
+    def invocation_metadata(self) -> None:
+        return None
+
 
 async def test_an_answer_that_nobody_reads_is_cut_off_and_frees_its_row() -> None:
     script = Script(tokens=4000, context_tokens=1 << 20)

@@ -43,6 +43,9 @@ class Unbound:
     def time_remaining(self) -> None:
         return None
 
+    def invocation_metadata(self) -> None:
+        return None
+
 
 def generate(bench: Bench, **fields: Any) -> Any:
     """Call the handler itself, so that nothing happens between its steps."""

@@ -57,6 +57,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     Attributes:
         prepared: callers' ids that Prepare saw.
+        carried: metadata of each call of Prepare and of Generate.
         generated: internal ids that reached Generate.
         cancelled: internal ids whose caller left.
         hang_ups: calls of Prepare yet to end as if the transport had failed.
@@ -83,6 +84,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.progress = 0.0
         self.step_age_s = 0.0
         self.prepared: list[str] = []
+        self.carried: list[Any] = []
         self.generated: list[str] = []
         self.cancelled: list[str] = []
         self.hang_ups = 0
@@ -121,6 +123,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.PrepareRequest, context: Context
     ) -> worker_pb2.PrepareResponse:
         """Tokenize and check."""
+        self.carried.append(context.invocation_metadata() or ())
         if self.hang_ups:
             self.hang_ups -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "hung up")
@@ -152,6 +155,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.WorkerServiceGenerateRequest, context: Context
     ) -> Responses:
         """Stream the scripted answer."""
+        self.carried.append(context.invocation_metadata() or ())
         self._check_serving()
         self.generated.append(request.internal_id)
         self.running += 1
