@@ -1,9 +1,10 @@
 """What an agent's turns have from the cache: ``python -m bramley.bench.agent [--model FOLDER]``.
 
-One conversation with a session's key, whose history begins with rules and tools, and grows by a
-question or a tool's result and by the model's answer. It is held twice: with parked rows, at
-once, and with the store alone, given the moment that a tool takes. What was *seen* is the prompt
-and the answer of the turn before, of which no more may be computed again than a handful of tokens.
+Two conversations, each with a session's key, whose history begins with rules and tools, and grows
+by a question or a tool's result and by the model's answer. One is held with parked rows, at once;
+another one, after a restart, with the store alone, given the moment that a tool takes. What was
+*seen* is the prompt and the answer of the turn before, of which no more may be computed again than
+a handful of tokens.
 """
 
 import argparse
@@ -18,7 +19,17 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from bramley.bench import trace
-from bramley.bench.asking import MODEL, WORTH_STORING, Asking, asking, common, model_folder, serving
+from bramley.bench.asking import (
+    MODEL,
+    WORTH_STORING,
+    Asking,
+    asking,
+    common,
+    model_folder,
+    restart,
+    serving,
+)
+from bramley.bench.cluster import Cluster
 from bramley.bench.figures import Required
 from bramley.client.commands.screen import print_json, print_table
 
@@ -27,8 +38,7 @@ if TYPE_CHECKING:
 
 Way = Literal["with parked rows", "store alone"]
 WAYS: tuple[Way, ...] = ("with parked rows", "store alone")
-MAX_TOKENS = 40
-SESSION = "agent"
+MAX_TOKENS = 32
 # The last token of an answer was drawn and never fed, so nothing is computed of it; and an answer
 # that was cut short within a character comes back as other tokens.
 HANDFUL = 4
@@ -111,10 +121,11 @@ class Conversation:
 
     def __init__(self, asking: Asking, way: Way) -> None:
         self._asking = asking
-        self._is_patient = way == "store alone"
+        self._way = way
+        self._first = WAYS.index(way) * trace.QUESTION_EVERY
         self._messages: list[Message] = [trace.system(self._count)]
         self._seen: list[int] = []
-        self._written = 0
+        self._written = asking.written_bytes()
         self._new = 0  # tokens of the turn before that it did not find itself
         self.turns: list[Turn] = []
 
@@ -124,13 +135,13 @@ class Conversation:
     def go_on(self) -> None:
         """Ask once more; with patience, until what the turn gave is stored."""
         asked = self._asking
-        self._messages.append(trace.message(len(self.turns), self._count))
-        ids = asked.ids(self._messages, SESSION)
+        self._messages.append(trace.message(self._first + len(self.turns), self._count))
+        ids = asked.ids(self._messages, self._way)
         plain = asked.client.tokenize(MODEL, messages=self._messages)
-        answer = asked.ask(messages=self._messages, session_key=SESSION, max_tokens=MAX_TOKENS)
+        answer = asked.ask(messages=self._messages, session_key=self._way, max_tokens=MAX_TOKENS)
         self._messages.append({"role": "assistant", "content": answer.text})
         seen = [*ids, *answer.token_ids]
-        if self._is_patient:
+        if self._way == "store alone":
             asked.settle(seen)
         asked.flush()
         written = asked.written_bytes()
@@ -206,15 +217,23 @@ def median(turns: Sequence[Turn], figure: str) -> float:
     return statistics.median(getattr(turn, figure) for turn in turns)
 
 
-def hold(model: Path, way: Way, turns: int) -> list[Turn]:
-    """Hold the conversation in a cluster of its own."""
-    settings = {"parked_bytes": 0} if way == "store alone" else {}
-    with serving(model, **settings) as (cluster, _), asking(cluster) as asked:
+def hold(cluster: Cluster, way: Way, turns: int) -> list[Turn]:
+    """Hold a conversation."""
+    with asking(cluster) as asked:
         conversation = Conversation(asked, way)
         for _ in range(turns):
             conversation.go_on()
             print(way, *conversation.turns[-1].cells(), file=sys.stderr, flush=True)
     return conversation.turns
+
+
+def hold_both(model: Path, turns: int) -> dict[Way, list[Turn]]:
+    """Hold both in a cluster, which is started again between them."""
+    with serving(model) as (cluster, settings):
+        parked = hold(cluster, "with parked rows", turns)
+        settings.write(parked_bytes=0)
+        restart(cluster)
+        return {"with parked rows": parked, "store alone": hold(cluster, "store alone", turns)}
 
 
 def show(held: dict[Way, list[Turn]], took_s: float, *, as_json: bool) -> int:
@@ -237,7 +256,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, help="a folder of one; SmolLM2 without it")
-    parser.add_argument("--turns", type=int, default=14, help="two at least")
+    parser.add_argument("--turns", type=int, default=12, help="two at least")
     parser.add_argument("--json", action="store_true", help="one object instead of tables")
     return parser.parse_args(arguments)
 
@@ -245,10 +264,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main() -> int:
     """Measure and print; return the exit code."""
     arguments, began_s = parse(sys.argv[1:]), time.monotonic()
-    held: dict[Way, list[Turn]] = {}
     with model_folder(arguments.model) as model:
-        for way in WAYS:
-            held[way] = hold(model, way, arguments.turns)
+        held = hold_both(model, arguments.turns)
     return show(held, time.monotonic() - began_s, as_json=arguments.json)
 
 

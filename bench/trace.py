@@ -13,8 +13,8 @@ from bramley.client.requests import Message
 Count = Callable[[str], int]  # tokens of a text
 
 # As an agent's tools and rules have; and what follows is within a context of 8,192.
-SYSTEM_TOKENS = 4_800
-RESULT_TOKENS = (40, 200)
+SYSTEM_TOKENS = 4_200
+RESULT_TOKENS = (40, 160)
 QUESTION_EVERY = 4
 RULES = """You are an agent that looks after a repository and the machines it runs on.
 Read what the tools return, and say in a few words what to do next. Call one tool at a time.
