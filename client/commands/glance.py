@@ -14,12 +14,13 @@ _WIDE, _MIDDLE = 100, 64  # terminal columns, for all columns of a table and for
 # The columns of a table: how wide a terminal has to be for it, and its name.
 _MODELS = (
     *((0, "model"), (0, "state"), (0, "run"), (0, "wait")),
-    *((0, "tok/s"), (_MIDDLE, "first token"), (_WIDE, "reserved"), (_WIDE, "resident")),
+    *((0, "tok/s"), (_MIDDLE, "first token"), (_WIDE, "reserved"), (_WIDE, "memory")),
 )
 _WORKERS = (
     *((0, "worker"), (0, "pid"), (0, "state"), (0, "restarts")),
     *((_MIDDLE, "in step"), (_MIDDLE, "resident"), (_WIDE, "last exit")),
 )
+_ELASTIC = {"model", "last exit"}  # give way first
 
 
 def drawn(samples: Sequence[Sample], width: int) -> RenderableType:
@@ -27,19 +28,23 @@ def drawn(samples: Sequence[Sample], width: int) -> RenderableType:
     shown = overview(samples)
     models = _table(_MODELS, [_model_cells(row) for row in shown.models], width)
     workers = _table(_WORKERS, [_worker_cells(row) for row in shown.workers], width)
-    lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in _foot(shown)]
-    head = Text(_head(shown), no_wrap=True, overflow="ellipsis")
-    return Group(head, "", models, "", workers, "", *lines)
+    foot = map(_line, _foot(shown))
+    return Group(_line(_head(shown)), "", models, "", workers, "", *foot)
 
 
 def _table(columns: Sequence[tuple[int, str]], rows: Sequence[Sequence[str]], width: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     shown = [place for place, (least, _) in enumerate(columns) if width >= least]
     for place in shown:
-        table.add_column(columns[place][1], no_wrap=True, overflow="ellipsis")
+        name = columns[place][1]
+        table.add_column(name, no_wrap=name not in _ELASTIC, overflow="ellipsis")
     for row in rows:
-        table.add_row(*(row[place] for place in shown))
+        table.add_row(*(_line(row[place]) for place in shown))
     return table
+
+
+def _line(words: str) -> Text:
+    return Text(words, no_wrap=True, overflow="ellipsis")
 
 
 def _model_cells(row: ModelRow) -> list[str]:
@@ -89,7 +94,8 @@ def _foot(shown: Overview) -> list[str]:
     memory = shown.status.memory
     if memory is not None and memory.budget_bytes:
         used, budget = size_text(memory.reserved_bytes), size_text(memory.budget_bytes)
-        lines.append(f"memory  {used} of {budget} reserved")
+        store = size_text(memory.store_bytes)
+        lines.append(f"memory  {used} of {budget} reserved, cache store {store}")
     lines += ["cache   no store"] if shown.cache is None else _cache_lines(shown.cache)
     http = shown.status.addresses["http"]
     if http and shown.status.version is not None and not shown.has_metrics:

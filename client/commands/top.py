@@ -38,6 +38,8 @@ def top(
     state_dir: Path = context.obj
     console = Console(highlight=False)
     samples = deque([_sample(state_dir)], maxlen=_LOOK_BACK)
+    if samples[0].status.state == "stopped":  # later on it may come back
+        raise NoCluster(state_dir)
     with suppress(KeyboardInterrupt):
         if once or not console.is_terminal:
             time.sleep(every)
@@ -60,19 +62,9 @@ def _watch(console: "Console", samples: "deque[Sample]", state_dir: Path, every_
 
 
 def _sample(state_dir: Path) -> "Sample":
-    """Look at the cluster.
-
-    Returns:
-        What is to be seen of it.
-
-    Raises:
-        NoCluster: nothing of it runs.
-    """
     from bramley.client.overview import Exposition, Sample  # noqa: PLC0415 -- after --help
 
     status = cluster_status(state_dir)
-    if status.state == "stopped":
-        raise NoCluster(state_dir)
     metrics = Exposition(_scrape(status.addresses["http"]))
     return Sample(at_s=time.monotonic(), status=status, metrics=metrics, store=_store(status))
 

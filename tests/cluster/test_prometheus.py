@@ -19,7 +19,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from bramley.bench.dashboard import DASHBOARD, Prometheus, queries
+from bramley.bench.panels import DASHBOARD, Prometheus, queries
 from bramley.client.client import AsyncClient
 from bramley.common.status import RemoteError
 from bramley.router.families import PREFIX, TABLE

@@ -129,7 +129,7 @@ def test_a_narrow_terminal_is_kept_within(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns
     head = next(line for line in lines[1:] if line)
-    assert ("resident" in head) == (columns >= 100)
+    assert ("reserved" in head) == (columns >= 100)
     assert ("first token" in head) == (columns >= 64)
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bramley.bench.dashboard import Prometheus
+from bramley.bench.panels import Prometheus
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 MISSING = [name for name in ("prometheus", "promtool") if shutil.which(name) is None]

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from bramley.bench.dashboard import DASHBOARD, fill, number, queries
+from bramley.bench.dashboard import number
+from bramley.bench.panels import DASHBOARD, fill, queries
 from support.promql import Matcher, named
 
 ROOT = Path(__file__).parents[3]
