@@ -40,7 +40,9 @@ class Ours:
     def of(cls, folder: Path, sum_panel: int, max_rows: int = 8) -> Self:
         """Serve a model folder as a worker does, on a BLAS of this ``sum_panel``."""
         settings = WorkerSettings(path=str(folder), max_rows=max_rows)
-        return cls(lambda: load(settings, Numerics("cpu", sum_panel), lambda *_: None)[0], max_rows)
+        return cls(
+            lambda: load(settings, Numerics("cpu", sum_panel), lambda _, __: None)[0], max_rows
+        )
 
     def run(
         self, prompts: Sequence[list[int]], tokens: int, logprobs: LogprobRule | None = None

@@ -28,7 +28,7 @@ class Saves:
         self.loaded: asyncio.Future[Loaded] = loop.create_future()
 
         def make() -> Executor:
-            executor, loaded = load(settings, Numerics("cpu", sum_panel), lambda *_: None)
+            executor, loaded = load(settings, Numerics("cpu", sum_panel), lambda _, __: None)
             loop.call_soon_threadsafe(self.loaded.set_result, loaded)
             return executor
 

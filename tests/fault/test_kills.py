@@ -29,6 +29,8 @@ max_rows = 1
 prefill_chunk_tokens = 16
 [models.script]
 path = "{models}/script"
+[node]
+crash_loop_starts = 1000  # what a test kills has not crashed by itself
 """
 
 

@@ -87,7 +87,7 @@ class Starts:
     def start(self) -> int:
         """Start once; how many checks that took."""
         before = self.checks
-        executor, _ = loading.load(self.settings, self.numerics, lambda *_: None)
+        executor, _ = loading.load(self.settings, self.numerics, lambda _, __: None)
         assert executor.lane is Lane.BATCHED
         return self.checks - before
 
