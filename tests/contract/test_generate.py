@@ -119,7 +119,7 @@ async def test_progress_comes_between_started_and_the_first_delta() -> None:
             "max_queue_time",
         ),
         ({"request_id": "x" * 1_000_000}, grpc.StatusCode.INVALID_ARGUMENT, "request_id"),
-        ({"model": "\U0001f600" * 250_000}, grpc.StatusCode.NOT_FOUND, None),
+        ({"model": "\U0001f600" * 250_000}, grpc.StatusCode.INVALID_ARGUMENT, "model"),
         ({"n": 0}, grpc.StatusCode.INVALID_ARGUMENT, "n"),
         ({"n": -1}, grpc.StatusCode.INVALID_ARGUMENT, "n"),
         ({"n": 17}, grpc.StatusCode.INVALID_ARGUMENT, "n"),
