@@ -29,6 +29,9 @@ WALK = (
 
 # Deciders: values in, a plan out.
 PURE = (
+    "common/auth.py",
+    "common/bounds.py",
+    "router/access.py",
     "router/admission.py",
     "router/booking.py",
     "router/breaker.py",
