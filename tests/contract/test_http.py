@@ -3,7 +3,9 @@
 import asyncio
 import json
 import ssl
+import statistics
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from prometheus_client.openmetrics import parser
 from bramley.common.errors import CannotListen, SettingsError, Unauthenticated
 from bramley.common.ids import ModelName
 from bramley.common.tls import Certificates
-from bramley.protos.v1 import types_pb2
+from bramley.protos.v1 import router_pb2, types_pb2
 from bramley.router import http
 from bramley.router.access import Identity
 from bramley.router.classes import Classes, DefaultRule
@@ -218,3 +220,20 @@ async def test_it_speaks_tls_where_it_has_a_certificate(tmp_path: Path) -> None:
         assert (await fetch(address, "/healthz", tls=trusting)).body == b"ok\n"
         with pytest.raises(ssl.SSLError):
             await fetch(address, "/healthz", tls=ssl.create_default_context())
+
+
+async def test_a_worker_that_hangs_holds_up_no_answer() -> None:
+    async with routed(http=HTTP, in_processes=True) as bench:
+        call = bench.stub.Generate(ask(labels={"fake.block": "started"}))
+        await read_until(call, "accepted")
+        took: list[float] = []
+        for _ in range(10):
+            for path in ("/healthz", "/readyz", "/metrics"):
+                start_s = time.perf_counter()
+                await fetch(bench.router.addresses["http"], path)
+                took.append(time.perf_counter() - start_s)
+            start_s = time.perf_counter()
+            await bench.stub.GetStatus(router_pb2.GetStatusRequest())
+            took.append(time.perf_counter() - start_s)
+        assert statistics.median(took) < 0.05
+        call.cancel()
