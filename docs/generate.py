@@ -11,7 +11,7 @@ import msgspec
 
 from bramley.cachestore import metrics as store_metrics
 from bramley.deploy.settings import ClusterSettings, ModelTable, NodeSettings, StoreTable
-from bramley.router import families
+from bramley.router import families, vllm_names
 from bramley.router.settings import RouterSettings
 
 HERE = Path(__file__).parent
@@ -87,6 +87,37 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     return f"`{value.replace(sys.executable, 'python')}`"
 
 
+_HTTP = """\
+Labels come from closed sets: the models and workers of the settings, status codes, finish reasons,
+states, tiers. Units are seconds, tokens and bytes. A request that names no model of the settings
+counts under `model=""`. The series of a model that leaves the settings go with it, and what a
+worker reports is 0 while it reports nothing.
+
+## HTTP
+
+`router.http` answers on the router's own event loop, with TLS where `router.tls` is set.
+
+| path | answer |
+|---|---|
+| `/healthz` | 200 as long as the router's loop turns; it takes no token |
+| `/readyz` | 200 if requests should be sent here, else 503; JSON says why, and how each model is |
+| `/metrics` | what this page lists: Prometheus' text, or OpenMetrics for who asks for it |
+
+Where `router.auth` asks for tokens, the last two take one that is good for all models. No path
+takes a body. `status` in `/readyz` is the first of these that holds:
+
+| status | means |
+|---|---|
+| `draining` | it finishes what it has, and ends |
+| `failed` | a model that is loaded with the cluster does not start |
+| `loading` | a model that is loaded with the cluster is not ready yet |
+| `exhausted` | each model that is served refuses requests of class `default`: too many wait |
+| `ready` | none of them |
+
+Models that are loaded on demand or by hand are not waited for.
+"""
+
+
 def metrics_page() -> str:
     """Describe every metric of router and cache store."""
     columns = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
@@ -104,12 +135,17 @@ def metrics_page() -> str:
     parts = [
         "# Metrics\n",
         MARK,
-        "Labels come from closed sets: the models of the settings, status codes, finish reasons,",
-        "states, tiers. Units are seconds, tokens and bytes.\n",
+        _HTTP,
         "## Router\n",
         "At `/metrics` of `router.http`.\n",
         *columns,
         *router,
+        "\n## vLLM's names\n",
+        "With `router.vllm_metrics`, `/metrics` has these as well: the router's own samples under",
+        "vLLM's names, by `model_name`, for dashboards and routers that know them.\n",
+        "| metric | what it is here |",
+        "|---|---|",
+        *(f"| `{vllm_names.PREFIX}{name}` | {text} |" for name, text in vllm_names.described()),
         "\n## Cache store\n",
         "At `/metrics` of `store.http`, where that is set.\n",
         *columns,

@@ -53,6 +53,21 @@ _REASONS = {
 }
 
 
+_USAGE = ("kv_cache_usage_perc", "Share of what its rows' state may take that it takes")
+_SUCCESS = ("request_success", "Requests that ended well, or were aborted, by finished_reason")
+
+
+def described() -> list[tuple[str, str]]:
+    """Name every metric, and say what it is."""
+    counters = [(name, text) for name, text, _ in _COUNTERS] + [_SUCCESS]
+    return [
+        *((name, text) for name, text, _ in _GAUGES),
+        _USAGE,
+        *((f"{name}_total", text) for name, text in counters),
+        *((name, text) for name, text, _ in _HISTOGRAMS),
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class _Sample:
     part: str  # what follows the metric's name
@@ -82,7 +97,7 @@ class VllmNames(Collector):
         """
         for name, text, ours in _GAUGES:
             yield _gauge(name, text, self._sums(ours))
-        yield _gauge("kv_cache_usage_perc", "Share of rows' memory that is used", self._usage())
+        yield _gauge(*_USAGE, self._usage())
         for name, text, ours in _COUNTERS:
             family = CounterMetricFamily(PREFIX + name, text, labels=[LABEL])
             for model, value in self._sums(ours).items():
@@ -119,10 +134,8 @@ class VllmNames(Collector):
         }
 
     def _successes(self) -> Metric:
-        text = "Requests that ended well, or were aborted"
-        family = CounterMetricFamily(
-            f"{PREFIX}request_success", text, labels=[LABEL, "finished_reason"]
-        )
+        name, text = _SUCCESS
+        family = CounterMetricFamily(PREFIX + name, text, labels=[LABEL, "finished_reason"])
         sums: dict[tuple[str, str], float] = {}
         for sample in self._samples("requests_total"):
             reason = _REASONS.get(sample.labels["finish"])

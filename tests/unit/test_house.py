@@ -29,6 +29,7 @@ WALK = (
 
 # Deciders: values in, a plan out.
 PURE = (
+    "common/traces.py",
     "common/auth.py",
     "common/bounds.py",
     "router/access.py",
@@ -37,12 +38,14 @@ PURE = (
     "router/breaker.py",
     "router/classes.py",
     "router/clients.py",
+    "router/exits.py",
     "router/fairness.py",
     "router/fleet.py",
     "router/lifecycle.py",
     "router/memory.py",
     "router/policy.py",
     "router/prefixes.py",
+    "router/readiness.py",
     "router/retries.py",
     "router/routing.py",
     "router/totals.py",
