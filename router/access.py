@@ -238,11 +238,6 @@ def may_end(identity: Identity, owner: str) -> bool:
     return identity.is_admin or identity.name == owner
 
 
-def fairness_key(identity: Identity, key: str) -> str:
-    """Say by which key a request of somebody takes its turns: NAME/key, below NAME's own."""
-    return f"{identity.name}/{key}" if identity.name else key
-
-
 def salt(identity: Identity, asked: str) -> str:
     """Say under which salt a request of somebody is cached."""
     # A holder's is NAME/..., whatever was asked: to be told by its speed that others have sent

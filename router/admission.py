@@ -26,7 +26,8 @@ class Ask:
     """What is known of a request when it enters; times are of one clock.
 
     Attributes:
-        key: takes turns with others of its class.
+        owner: takes turns with others of its class; the token's name, empty without tokens.
+        key: takes turns with others of its owner.
         nbytes: of the request.
         entered_s: when it came.
         deadline_s: when its client gives up; infinite if it does not say.
@@ -34,6 +35,7 @@ class Ask:
 
     id: RequestId
     priority: Priority = Priority.DEFAULT
+    owner: str = ""
     key: str = ""
     nbytes: int = 0
     entered_s: float = 0.0
@@ -277,7 +279,7 @@ class Line:
             return None
         first = min(overdue, key=lambda member: member.ask.entered_s)
         first.preemptions = PREEMPTIONS_MAX
-        self._turns[first.priority].charge(first.ask.key, first.cost)
+        self._turns[first.priority].charge((first.ask.owner, first.ask.key), first.cost)
         return first.ask.id
 
     def _preempt(self, priority: Priority, preempted: list[RequestId]) -> bool:
@@ -313,7 +315,8 @@ class Line:
 
     def _compete(self, member: _Member) -> None:
         ask = member.ask
-        self._turns[ask.priority].add(ask.id, ask.key, ask.deadline_s, member.cost)
+        key = (ask.owner, ask.key)
+        self._turns[ask.priority].add(ask.id, key, ask.deadline_s, member.cost)
 
     def _wait(self, member: _Member) -> None:
         self._queue[member.ask.id] = member

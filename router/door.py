@@ -2,7 +2,7 @@
 
 An interceptor. access.py decides who may do what, common/bounds.py what a field may hold. A call
 without a good token is refused with nothing of its message read. What passes is made the
-caller's own: its salt, its turns; and what it is told of are the models that it may use.
+caller's own, by its salt; and what it is told of are the models that it may use.
 """
 
 import logging
@@ -187,7 +187,6 @@ def _priority(request: object) -> Priority | None:
 def _make_own(request: object, identity: Identity) -> None:
     match request:
         case generation_pb2.GenerateRequest():
-            request.fairness_key = access.fairness_key(identity, request.fairness_key)
             if salt := access.salt(identity, request.cache.salt):
                 request.cache.salt = salt
         case router_pb2.ExplainCacheRequest() | router_pb2.CloseSessionRequest():

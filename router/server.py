@@ -361,6 +361,7 @@ def _ask(
     return Ask(
         id=request_id,
         priority=_priority(request),
+        owner=access.caller.get().name,
         key=request.fairness_key,
         nbytes=request.ByteSize(),
         entered_s=now_s,

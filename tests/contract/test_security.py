@@ -13,12 +13,22 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from bramley.common.auth import metadata_of, new_token
+from bramley.common.ids import ModelName
 from bramley.common.rpc import open_channel
 from bramley.common.status import RemoteError
 from bramley.protos.v1 import router_pb2, router_pb2_grpc, types_pb2
 from bramley.router.access import ADMINS
 from support.certificates import Authority
-from support.routing import Bench, ask, collect, collect_until_error, read_until, routed, text_of
+from support.routing import (
+    Bench,
+    ask,
+    collect,
+    collect_until_error,
+    read_until,
+    routed,
+    text_of,
+    until,
+)
 from support.script import Script
 from support.tokens import Metadata, Tokens
 
@@ -177,6 +187,30 @@ async def test_limits_are_counted_by_name_whatever_keys_are_given(tokens: Tokens
         assert (error.reason, error.facts["client"]) == ("CLIENT_CONCURRENCY", "alice")
         for stream in running:
             stream.cancel()
+
+
+async def test_a_holder_has_no_more_turns_by_naming_many_keys(tokens: Tokens) -> None:
+    alice, bob = tokens.add("alice"), tokens.add("bob")
+    async with routed(Script(tokens=1, max_rows=1), auth=tokens.settings) as bench:
+        gate = bench.router.models.by_name[ModelName("fake")].gate
+        first = bench.stub.Generate(ask(request_id="x", labels=STALLED), metadata=alice)
+        await read_until(first, "started")
+        order: list[str] = []
+
+        async def one(name: str, metadata: Metadata, key: str) -> None:
+            stream = bench.stub.Generate(ask(fairness_key=key), metadata=metadata)
+            await read_until(stream, "started")
+            order.append(name)
+            await collect(stream)
+
+        waiting = [one("alice", alice, f"key{number}") for number in range(4)]
+        tasks = [asyncio.create_task(each) for each in waiting]
+        await until(lambda: gate.waiting_count == 4)
+        tasks += [asyncio.create_task(one("bob", bob, "key")) for _ in range(2)]
+        await until(lambda: gate.waiting_count == 6)
+        first.cancel()
+        await asyncio.gather(*tasks)
+        assert order[:4].count("bob") == 2
 
 
 async def test_a_worker_is_told_a_salt_of_the_holders_own(tokens: Tokens) -> None:

@@ -16,7 +16,7 @@ from bramley.router.classes import Priority
 from bramley.router.clients import ClientLimits
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
-ALICE, BOB = Identity(name="alice", is_admin=False), Identity(name="bob", is_admin=False)
+ALICE = Identity(name="alice", is_admin=False)
 PRIVATE = Identity(name="carol", is_admin=False, shares_cache=False)
 
 
@@ -168,11 +168,5 @@ def test_different_salts_of_one_holder_stay_different() -> None:
         assert len({access.salt(one, asked) for asked in ASKED}) == len(ASKED)
 
 
-def test_who_needs_no_token_keeps_salt_and_key_as_asked() -> None:
+def test_who_needs_no_token_keeps_its_salt_as_asked() -> None:
     assert [access.salt(ANYBODY, asked) for asked in ASKED] == ASKED
-    assert access.fairness_key(ANYBODY, "k") == "k"
-
-
-def test_turns_are_taken_by_name_first() -> None:
-    assert access.fairness_key(ALICE, "k") == "alice/k"
-    assert access.fairness_key(BOB, "") == "bob/"
