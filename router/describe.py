@@ -17,7 +17,7 @@ def of_model(model: Model, ledger: MemoryLedger, now_s: float) -> router_pb2.Mod
     return router_pb2.Model(
         name=model.name,
         state=model.state,
-        reason=view.reason if model.phase is Phase.LOADED else "",
+        reason=model.reason,
         revision=view.revision,
         limits=view.limits if view.is_ready else None,
         load_progress=view.load.load_progress if view.load else 0.0,
@@ -36,7 +36,7 @@ def report(model: Model) -> ModelReport:
     gate, view = model.gate, model.gate.view
     return ModelReport(
         state=short_name(types_pb2.ModelState, model.state),
-        reason=view.reason if model.phase is Phase.LOADED else "",
+        reason=model.reason,
         load=model.policy.load,
         progress=view.load.load_progress if view.load else 0.0,
         running=gate.running_count,

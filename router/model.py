@@ -2,11 +2,13 @@
 
 from math import inf
 
+from bramley.common.errors import NeverFits
 from bramley.common.ids import ModelName
 from bramley.protos.v1 import types_pb2
 from bramley.router import lifecycle, memory
 from bramley.router.gate import Gate
 from bramley.router.lifecycle import Phase, Why
+from bramley.router.memory import MemoryLedger
 from bramley.router.metrics import ModelMetrics
 from bramley.router.policy import ModelPolicy
 
@@ -20,6 +22,7 @@ class Model:
         gate: its line.
         metrics: bound to its name.
         policy: of the settings.
+        ledger: of all models' memory.
         phase: what is to be of its processes.
         is_pinned: whether it stays loaded.
         is_asked: whether an operator, or the start, waits for its load.
@@ -27,12 +30,18 @@ class Model:
     """
 
     def __init__(
-        self, gate: Gate, metrics: ModelMetrics, policy: ModelPolicy, replicas: int
+        self,
+        gate: Gate,
+        metrics: ModelMetrics,
+        policy: ModelPolicy,
+        replicas: int,
+        ledger: MemoryLedger,
     ) -> None:
         self.gate = gate
         self.metrics = metrics
         self.policy = policy
         self.replicas = replicas
+        self.ledger = ledger
         self.phase = Phase.UNLOADED
         self.is_pinned = policy.pinned
         self.is_asked = policy.load == "start"
@@ -53,10 +62,18 @@ class Model:
         return memory.needed(self.policy, self.replicas, self.weights, self.workspace)
 
     @property
+    def never_fits(self) -> bool:
+        """Whether it takes more than there is for all of them together."""
+        return self.phase is Phase.UNLOADED and self.needed > self.ledger.most
+
+    @property
     def state(self) -> State:
         """What clients are told."""
+        if self.never_fits:
+            return types_pb2.MODEL_STATE_FAILED
         if self.phase is Phase.UNLOADED:
-            return types_pb2.MODEL_STATE_UNLOADED
+            starting, unloaded = types_pb2.MODEL_STATE_STARTING, types_pb2.MODEL_STATE_UNLOADED
+            return starting if self.is_asked else unloaded
         if self.phase is not Phase.LOADED:
             return types_pb2.MODEL_STATE_DRAINING
         return self.gate.view.state
@@ -64,19 +81,27 @@ class Model:
     @property
     def is_served(self) -> bool:
         """Whether a request that comes now will be served."""
-        return self.gate.view.is_ready or (
-            self.phase is not Phase.LOADED and self.policy.load != "manual"
-        )
+        if self.phase is Phase.LOADED:
+            return self.gate.view.is_ready
+        return self.policy.load != "manual" and not self.never_fits
 
-    def facts(self, held: int) -> lifecycle.Model:
-        """Collect what ``plan`` asks for."""
+    @property
+    def reason(self) -> str:
+        """Why, when the state is FAILED or DEGRADED."""
+        if self.never_fits:
+            return NeverFits(self.name, needed=self.needed, budget=self.ledger.most).message
+        return self.gate.view.reason if self.phase is Phase.LOADED else ""
+
+    @property
+    def facts(self) -> lifecycle.Model:
+        """What ``plan`` asks for."""
         return lifecycle.Model(
             name=self.name,
             policy=self.policy,
             phase=self.phase,
             is_pinned=self.is_pinned,
             needed=self.needed,
-            held=held,
+            held=self.ledger.held(self.name),
             is_asked=self.is_asked,
             running=self.gate.running_count,
             waiting=self.gate.waiting_count,

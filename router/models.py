@@ -106,6 +106,7 @@ class Models:
         async with asyncio.TaskGroup() as self._tasks:
             await self._watch.connected.wait()
             await self._adopt()
+            self._begin()
             while True:
                 self._news.clear()
                 now_s = monotonic()
@@ -126,6 +127,20 @@ class Models:
                 self.ledger.reserve(model.name, model.needed)
                 model.is_pinned |= any(pinned)
                 await self._start(model)
+        self._tell()
+
+    def _begin(self) -> None:
+        """Ask for the models that are to be loaded at the start, as long as there is room."""
+        free = self.ledger.free
+        for model in self.by_name.values():
+            if model.is_asked:
+                model.is_asked = model.needed <= free
+                free -= model.needed if model.is_asked else 0
+                if not model.is_asked:
+                    log.warning(
+                        "no room for it at the start: its first request loads it",
+                        extra=facts(model=model.name, bytes=model.needed, free=free),
+                    )
         self._tell()
 
     async def _do(self, action: Load | Drain | Keep | Stop, now_s: float) -> None:
@@ -180,7 +195,7 @@ class Models:
         self._tell()
 
     def _all_facts(self) -> list[lifecycle.Model]:
-        return [model.facts(self.ledger.held(name)) for name, model in self.by_name.items()]
+        return [model.facts for model in self.by_name.values()]
 
     def _memory(self) -> Memory:
         return Memory(free=self.ledger.free, most=self.ledger.most)
@@ -210,9 +225,8 @@ class Models:
             NoMemory: it fits once models have left that are in use or pinned.
         """
         model = self.get(name)
-        fact = model.facts(self.ledger.held(model.name))
         if model.phase is Phase.UNLOADED:
-            self._refuse_without_room(fact)
+            self._refuse_without_room(model)
             model.is_asked = True
         elif model.phase is Phase.LOADED and model.gate.view.is_failed:
             await self._watch.start(model.name, pinned=model.is_pinned, now=True)
@@ -264,13 +278,13 @@ class Models:
         self._tell()
         return model
 
-    def _refuse_without_room(self, fact: lifecycle.Model) -> None:
-        held = self._memory()
-        match lifecycle.room(fact, self._all_facts(), held):
+    def _refuse_without_room(self, model: Model) -> None:
+        memory = self._memory()
+        match lifecycle.room(model.facts, self._all_facts(), memory):
             case Room.NEVER:
-                raise NeverFits(fact.name, needed=fact.needed, budget=held.most)
+                raise NeverFits(model.name, needed=model.needed, budget=memory.most)
             case Room.LATER:
-                raise NoMemory(fact.name, needed=fact.needed, free=held.free)
+                raise NoMemory(model.name, needed=model.needed, free=memory.free)
             case Room.NOW | Room.SOON:
                 pass
 
@@ -283,7 +297,7 @@ class Models:
             return None
         if model.policy.load == "manual" and not model.is_asked and model.why is not Why.CHANGED:
             return NotLoaded(f"model {name!r} is loaded by an operator alone, and is not now")
-        if model.needed > self.ledger.most:
+        if model.never_fits:
             return NeverFits(name, needed=model.needed, budget=self.ledger.most)
         return None
 
@@ -342,7 +356,7 @@ class Models:
         gate.timeout = lambda: self._timeout(name)
         gate.changed = self._news.set
         policy = settings.policies.get(name, ModelPolicy())
-        model = Model(gate, metrics, policy, settings.replicas.get(name, 1))
+        model = Model(gate, metrics, policy, settings.replicas.get(name, 1), self.ledger)
         self.by_name[name] = model
         self._define(model)
         model.metrics.set_state(model.state)

@@ -182,6 +182,27 @@ async def test_the_stores_share_is_not_for_models() -> None:
         assert (memory.budget_bytes, memory.store_bytes, memory.reserved_bytes) == (150, 60, 0)
 
 
+async def test_at_the_start_those_are_loaded_for_whom_there_is_room() -> None:
+    made = policies(*TWO, load="start")
+    async with routed(models=TWO, is_ready=False, policies=made, memory_bytes=190) as bench:
+        await bench.ready("one")
+        await bench.state(UNLOADED, "two")
+        assert bench.node.started == ["one"]
+        assert await answer(bench, "two")
+
+
+async def test_a_model_that_never_fits_has_failed_and_says_why() -> None:
+    made = policies("fake", load="start")
+    async with routed(is_ready=False, policies=made, memory_bytes=90) as bench:
+        await bench.state(types_pb2.MODEL_STATE_FAILED)
+        reason = (await described(bench)).reason
+        assert "100" in reason
+        assert "90" in reason
+        changed = settings_of(bench, memory_bytes=100)
+        bench.node.reload(changed)
+        assert await answer(bench)
+
+
 async def test_an_unused_model_makes_room_for_one_that_is_asked_for() -> None:
     async with routed(models=TWO, is_ready=False, **budget_for_one()) as bench:
         for model in ("one", "two", "one"):
