@@ -65,6 +65,10 @@ class _Recorded:
         self._began_ns = began_ns
 
     @property
+    def is_recorded(self) -> bool:
+        return self._span.is_recording()
+
+    @property
     def parent(self) -> TraceParent:
         context = self._span.get_span_context()
         return TraceParent(
@@ -76,8 +80,6 @@ class _Recorded:
 
     def end(self, code: str, spent: list[Phase], facts: Mapping[str, str | int]) -> None:
         span = self._span
-        if not span.is_recording():
-            return
         within = trace.set_span_in_context(span)
         for phase in spent:
             part = self._tracer.start_span(phase.name, within, start_time=self._at(phase.begin_s))

@@ -410,7 +410,9 @@ class Relay:
             gaps = max(usage.completion_tokens for usage in self._usage.values()) - 1
             if code == "OK" and gaps > 0:
                 self._metrics.itl.observe((total_s - self._ttft_s) / gaps)
-            self._trace.end(code, phases(self._queue_s, self._ttft_s, total_s), self._facts())
+            if self._trace.is_recorded:
+                spent = phases(self._queue_s, self._ttft_s, total_s)
+                self._trace.end(code, spent, self._facts())
             self._metrics.generated_tokens.inc(self.tokens_sent)
 
     def _facts(self) -> dict[str, str | int]:

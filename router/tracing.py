@@ -57,6 +57,11 @@ class Trace(Protocol):
     """Of one request."""
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether anybody wants to know how it ends."""
+        ...
+
+    @property
     def parent(self) -> TraceParent | None:
         """What its worker is told; None without a trace."""
         ...
@@ -83,6 +88,7 @@ class Passed:
     """A trace of others, of which nothing is recorded here."""
 
     parent: TraceParent | None
+    is_recorded: bool = False
 
     def end(self, code: str, spent: list[Phase], facts: Mapping[str, str | int]) -> None:
         """Record nothing."""

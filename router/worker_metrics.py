@@ -38,6 +38,7 @@ class WorkerMetrics:
             reason: made["worker_restarts_total"].labels(view.model, reason)
             for reason in exits.REASONS
         }
+        self._state: types_pb2.ModelState.ValueType | None = None  # as shown
         self._epoch = 0
         self._began_s = 0.0
         self._is_loading = False
@@ -57,9 +58,11 @@ class WorkerMetrics:
             state_bytes: that the state of its rows may take; 0 where no limit is set.
             now_s: the time.
         """
-        current = short_name(types_pb2.ModelState, view.state)
-        for name, gauge in self._states.items():
-            gauge.set(name == current)
+        if view.state != self._state:
+            self._state = view.state
+            current = short_name(types_pb2.ModelState, view.state)
+            for name, gauge in self._states.items():
+                gauge.set(name == current)
         if before.epoch and view.restarts > before.restarts:
             reason = exits.reason_of(view.last_exit)
             self._restarts[reason].inc(view.restarts - before.restarts)
