@@ -8,7 +8,6 @@ end is the right one; docs/testing.md has the results.
 import asyncio
 import itertools
 import json
-import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -89,14 +88,13 @@ async def run(scene: Scene, cell: Cell) -> dict[str, object]:
     before = processes(scene)
     key = SUPERVISOR if cell.victim == "supervisor" else name_of(cell)
     victim = psutil.Process(before[key])
-    began_s = time.monotonic()
     victim.send_signal(BEGIN[cell.fault])
     scene.calm()
     # Whom nobody replaces does not end.
     coming = asyncio.create_task(scene.newcomer(lambda: cell.is_paused or not is_alive(victim.pid)))
     await go_on(scene, cell, victim)
-    tries = await cluster.within(coming, lambda: f"{cell}: no new request is served", CALL_S)
-    back_s = time.monotonic() - began_s
+    told = f"{cell}: no new request is served"
+    tries, back_s = await cluster.within(coming, lambda: told, CALL_S)
     await scene.ended()
     if cell.victim == "supervisor" and cell.fault == "killed":
         await cluster.up()
