@@ -116,7 +116,7 @@ async def test_no_token_is_ever_written_nor_told(guarded: Guarded) -> None:
     wrong = new_token()
     secrets = {**tokens.of, "wrong": wrong}
     async with AsyncClient(guarded.target, **guarded.login(tokens.of["alice"])) as client:
-        answer = await client.complete("fake", "hi", max_tokens=2, timeout_s=30)
+        answer = await client.complete("fake", PROMPT, max_tokens=2, timeout_s=30)
         assert answer.text == "0 1 "
         reasons = await refusals(client)
         assert reasons.count("PERMISSION_DENIED") == 2
@@ -133,8 +133,10 @@ async def test_no_token_is_ever_written_nor_told(guarded: Guarded) -> None:
     assert "refused at the door" in everything  # it looks where lines are
     assert "a changed file is not used" in everything
     assert [name for name, token in secrets.items() if token in everything] == []
+    assert PROMPT not in everything
 
 
+PROMPT = "what nobody else should read"
 COMMANDS = (["status"], ["status", "--json"], ["models", "--json"])
 
 

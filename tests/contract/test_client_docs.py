@@ -23,6 +23,7 @@ PRINTED = {
     "Errors": "NOT_FOUND NOT_FOUND None None\nno model is named 'nobody'\ninput\n",
     "Deadlines and retries": "Hello\n",
     "Sessions": "Hello\n",
+    "Tokens and certificates": "['fake']\n",
     "Cache": (
         "{'parked': 0, 'ram': 256, 'ssd': 0} of 300\n"
         "block 1 is the first that differs\n"
