@@ -41,6 +41,7 @@ def main() -> int:
             read = partial(load, arguments.cluster, _overrides(arguments), folder)
             settings = read()
             state = StateFolder(arguments.state_dir)
+        logs.setup("supervisor", settings.logs.format)
         work = up(settings, state, read, is_detached=arguments.detached, is_stop=arguments.stop)
         failure = asyncio.run(work)
     except SettingsError as error:

@@ -15,7 +15,7 @@ import msgspec
 import psutil
 
 from bramley.common.child import ChildContext
-from bramley.common.logs import facts
+from bramley.common.logs import Format, facts
 from bramley.deploy.process import Incarnation, answers, runs, spawn
 from bramley.deploy.state import Record, StateFolder, restore_run_dir
 from bramley.deploy.supervisor import Key, Level, Seen
@@ -37,12 +37,14 @@ class Children:
         state: StateFolder,
         run_dir: str,
         orphan_grace_s: float,
+        log_format: Format,
         on_change: Callable[[], None],
     ) -> None:
         self.incarnations: dict[int, Incarnation] = {}
         self._state = state
         self._run_dir = run_dir
         self.orphan_grace_s = orphan_grace_s
+        self._log_format: Format = log_format
         self._on_change = on_change
         self._epochs: set[int] = set()  # of those that are no strays, some not spawned yet
         self._owner_fd, self._held_fd = os.pipe()  # the second ends with this process only
@@ -170,6 +172,7 @@ class Children:
             ready_fd=-1,
             owner_fd=self._owner_fd,
             orphan_grace_s=self.orphan_grace_s,
+            log_format=self._log_format,
         )
 
     def heard(self) -> list[Incarnation]:

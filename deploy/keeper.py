@@ -79,7 +79,13 @@ class Keeper:
         self._ownership = ownership
         self._run_dir = run_dir
         self._limits = _limits(settings)
-        self._children = Children(state, run_dir, settings.node.orphan_grace_s, self.changes.notify)
+        self._children = Children(
+            state,
+            run_dir,
+            settings.node.orphan_grace_s,
+            settings.logs.format,
+            self.changes.notify,
+        )
         self._desired: dict[Key, Wanted] = {}  # what is missing is started in this order
         if settings.store.enabled:
             self._desired[STORE] = Wanted(spec=canonical(settings.store.own()))

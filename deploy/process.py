@@ -13,7 +13,7 @@ import msgspec
 import psutil
 
 from bramley.common.child import ChildContext
-from bramley.common.logs import facts
+from bramley.common.logs import facts, words_of
 from bramley.deploy.changes import guarded
 from bramley.deploy.state import Record
 from bramley.deploy.supervisor import Key, Level, Seen
@@ -275,7 +275,7 @@ def last_words(log_file: Path, start: int) -> str:
     except OSError:
         return ""
     said = [line.strip() for line in lines if line.strip()]
-    return said[-1][:_LAST_WORDS_CHARS] if said else ""
+    return words_of(said[-1])[:_LAST_WORDS_CHARS] if said else ""
 
 
 def runs(process: psutil.Process) -> bool:

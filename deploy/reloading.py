@@ -18,6 +18,7 @@ FIXED: Final = (
     "node.router_command",
     "node.store_command",
     "store",
+    "logs",
 )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from bramley.cachestore.settings import StoreSettings, ram_budget
 from bramley.common import settings
 from bramley.common.errors import SettingsError
+from bramley.common.logs import LogSettings
 from bramley.common.tls import check_loopback
 from bramley.deploy.footprint import weights_bytes
 from bramley.deploy.machine import ram_bytes, usable_bytes
@@ -116,12 +117,13 @@ class ModelTable(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The tables of ``cluster.toml``: ``[router]``, ``[models.NAME]``, ``[store]``, ``[node]``."""
+    """The tables of ``cluster.toml``, by their names there."""
 
     router: RouterSettings = msgspec.field(default_factory=RouterSettings)
     models: dict[ModelName, ModelTable] = {}
     store: StoreTable = msgspec.field(default_factory=StoreTable)
     node: NodeSettings = msgspec.field(default_factory=NodeSettings)
+    logs: LogSettings = LogSettings()
 
 
 class _Tables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,6 +133,7 @@ class _Tables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     models: dict[ModelName, dict[str, Any]] = {}
     store: StoreTable = msgspec.field(default_factory=StoreTable)
     node: NodeSettings = msgspec.field(default_factory=NodeSettings)
+    logs: LogSettings = LogSettings()
 
 
 def load(path: Path | None, overrides: Sequence[str], state_dir: Path) -> ClusterSettings:
@@ -168,7 +171,11 @@ def _read(path: Path | None, overrides: Sequence[str]) -> ClusterSettings:
         for name, table in tables.models.items()
     }
     return ClusterSettings(
-        router=tables.router, models=models, store=tables.store, node=tables.node
+        router=tables.router,
+        models=models,
+        store=tables.store,
+        node=tables.node,
+        logs=tables.logs,
     )
 
 

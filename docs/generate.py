@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bramley.cachestore import metrics as store_metrics
+from bramley.common.logs import LogSettings
 from bramley.deploy.settings import ClusterSettings, ModelTable, NodeSettings, StoreTable
 from bramley.router import families, vllm_names
 from bramley.router.settings import RouterSettings
@@ -45,6 +46,7 @@ def settings_page() -> str:
         ("router", RouterSettings),
         ("store", StoreTable),
         ("node", NodeSettings),
+        ("logs", LogSettings),
     ):
         for name, inner in _tables(table, kind):
             if rows := _rows(name, inner):

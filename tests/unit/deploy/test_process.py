@@ -66,3 +66,9 @@ async def test_a_process_that_may_not_be_signalled_ends_nobody(
     one = Incarnation(record, 0.0, tmp_path / "log", lambda: None).adopt(psutil.Process())
     one.send(Level.TERMINATE, 1.0)
     assert one.is_stopping
+
+
+def test_the_last_words_of_a_log_of_objects_are_its_message(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text('{"level": "CRITICAL", "message": "no such folder", "pid": 7}\n')
+    assert last_words(log, 0) == "no such folder"
