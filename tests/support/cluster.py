@@ -48,10 +48,11 @@ class Cluster:
         """Write the settings.
 
         Args:
-            folder: see below.
+            folder: is made.
             toml: what the supervisor reads.
             supervisor: what Python runs as such.
         """
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._command = supervisor
         self.state_dir = folder / "state"

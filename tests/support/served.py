@@ -1,8 +1,12 @@
 """The cluster that most cluster tests ask: which models it serves, and how they are reached."""
 
 import asyncio
+import atexit
+import functools
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -92,6 +96,18 @@ class Served:
         await self.cluster.within(wait())
 
 
+@functools.cache
+def written_models() -> Path:
+    """Write the models of served_models.py, once for all clusters, which only read them."""
+    folder = Path(tempfile.mkdtemp(prefix="bramley-models-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # Making them needs MLX, which stays out of the test's own process.
+    write = [sys.executable, "-P", str(WRITER), str(folder)]
+    tests = str(Path(__file__).parents[1])
+    subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": tests})
+    return folder
+
+
 @asynccontextmanager
 async def serving(
     folder: Path,
@@ -111,12 +127,7 @@ async def serving(
     Yields:
         The cluster and a client of it.
     """
-    models = folder / "models"
-    # Making them needs MLX, which stays out of the test's own process.
-    write = [sys.executable, "-P", str(WRITER), str(models)]
-    tests = str(Path(__file__).parents[1])
-    subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": tests})  # noqa: ASYNC221
-    cluster = Cluster(folder, settings(models), supervisor)
+    cluster = Cluster(folder, settings(written_models()), supervisor)
     await cluster.up()
     try:
         async with AsyncClient(cluster.node.addresses["grpc"]) as client:
