@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from bramley.common.errors import InvalidRequest
 from bramley.common.wire import is_span, to_seconds
+from bramley.protos.v1 import generation_pb2
 
 REQUEST_BYTES_MAX: Final = 63 << 20  # with what is added on its way to a worker it stays a message
 TEXT_MAX: Final = 16 << 20
@@ -194,15 +195,8 @@ TABLE: Final[Mapping[str, Mapping[str, Bound]]] = {
 }
 
 
-def check_request(request: Message) -> None:
-    """Check a whole request.
-
-    Raises:
-        InvalidRequest: names the field; ``request`` where it is too much in all.
-    """
-    if (size := request.ByteSize()) > REQUEST_BYTES_MAX:
-        raise InvalidRequest("request", f"{size} bytes are over {REQUEST_BYTES_MAX}")
-    check(request)
+_BY_FULL_NAME = {f"{generation_pb2.DESCRIPTOR.package}.{name}": of for name, of in TABLE.items()}
+_NONE: Mapping[str, Bound] = {}
 
 
 def check(message: Message, path: str = "", only: Container[str] | None = None) -> None:
@@ -211,7 +205,7 @@ def check(message: Message, path: str = "", only: Container[str] | None = None) 
     Raises:
         InvalidRequest: names the field.
     """
-    bounds = TABLE.get(name_of(message.DESCRIPTOR), {})
+    bounds = _BY_FULL_NAME.get(message.DESCRIPTOR.full_name, _NONE)
     for field, value in message.ListFields():
         if only is not None and field.name not in only:
             continue

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from bramley.common import auth, bounds, settings
-from bramley.common.errors import BramleyError, SettingsError
+from bramley.common.errors import BramleyError, InvalidRequest, SettingsError
 from bramley.common.logs import facts
 from bramley.common.reload import Reloaded
 from bramley.common.status import to_status
@@ -147,7 +147,7 @@ class Door(grpc.aio.ServerInterceptor):
                 return behaviour(request, context)
 
             return grpc.unary_stream_rpc_method_handler(
-                stream, handler.request_deserializer, handler.response_serializer
+                stream, _bounded(handler.request_deserializer), handler.response_serializer
             )
         if behaviour := handler.unary_unary:
 
@@ -158,7 +158,7 @@ class Door(grpc.aio.ServerInterceptor):
                 return response
 
             return grpc.unary_unary_rpc_method_handler(
-                once, handler.request_deserializer, handler.response_serializer
+                once, _bounded(handler.request_deserializer), handler.response_serializer
             )
         return handler
 
@@ -169,13 +169,24 @@ class Door(grpc.aio.ServerInterceptor):
             BramleyError: InvalidRequest or PermissionDenied; names what is wrong.
         """
         try:
-            bounds.check_request(request)
+            bounds.check(request)
             access.check_use(identity, getattr(request, "model", ""), _priority(request))
         except BramleyError as error:
             if call == "Generate":
                 self._refused(request.model, error)
             raise
         _make_own(request, identity)
+
+
+def _bounded(deserializer: Any) -> Any:  # noqa: ANN401
+    # Here the size costs nothing; what is raised would be UNKNOWN, so that it is handed on.
+    def deserialize(data: bytes) -> Any:  # noqa: ANN401
+        if len(data) > bounds.REQUEST_BYTES_MAX:
+            problem = f"{len(data)} bytes are over {bounds.REQUEST_BYTES_MAX}"
+            return InvalidRequest("request", problem)
+        return deserializer(data)
+
+    return deserialize
 
 
 def _priority(request: object) -> Priority | None:

@@ -74,6 +74,16 @@ async def test_a_taken_address_ends_it_with_exit_code_1_and_one_line_that_names_
                 assert taken.grpc in line
 
 
+async def test_an_address_that_nothing_guards_ends_it_with_exit_code_2_and_one_line() -> None:
+    with tempfile.TemporaryDirectory(prefix="bramley-") as folder:
+        async with spawned(folder, RouterSettings(grpc="0.0.0.0:0", http="")) as router:
+            assert router.addresses == {}
+            _, errors = await router.process.communicate()
+            assert router.process.returncode == 2
+            (line,) = errors.decode().splitlines()
+            assert "router.grpc" in line
+
+
 async def test_a_socket_is_for_this_user_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.sock"
     server = new_server()
