@@ -18,7 +18,7 @@ ram_bytes = 50000000
 disk_bytes = 100000000
 staging_bytes = 20000000
 [node]
-settled_s = 1.0
+settled_s = 0.1
 """
 
 

@@ -307,7 +307,8 @@ max_rows = 4
 ram_bytes = 200000000
 disk_bytes = 400000000
 [node]
-settled_s = 1.0  # one cell's kills are no crash loop of the next one
+settled_s = 0.1  # one cell's kills are no crash loop of the next one
+crash_loop_starts = 100
 worker_command = {command("bramley.worker")}
 router_command = {command("bramley.router")}
 store_command = {command("bramley.cachestore")}
