@@ -30,7 +30,7 @@ ram_bytes = 50000000
 disk_bytes = 200000000
 staging_bytes = 20000000
 [node]
-settled_s = 1.0  # two kills by chance are no crash loop
+settled_s = 0.1  # kills by chance are no crash loop
 """
 
 
