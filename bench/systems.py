@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +17,8 @@ from bramley.client.events import Delta
 
 MODEL = "smollm2"
 READY_WITHIN_S = 120.0
+OUR_BLAS = ("bramley.bench.peer_server",)
+AS_INSTALLED = ("mlx_lm", "server")
 _POLL_S = 0.1
 
 
@@ -118,18 +120,36 @@ def peer_server(model: Path) -> Generator[PeerServer]:
     Raises:
         Failed: it does not come up.
     """
-    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-P", "-m", "bramley.bench.peer_server", "--model", str(model)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "ERROR"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)  # noqa: S603
-    server, give_up_s = PeerServer(port), time.monotonic() + READY_WITHIN_S
+    process = subprocess.Popen(peer_command(model, port := free_port()), stderr=subprocess.DEVNULL)  # noqa: S603
+    server = PeerServer(port)
     try:
-        while not server.is_up():
-            if process.poll() is not None or time.monotonic() > give_up_s:
-                raise Failed(f"{server.name} did not come up")
-            time.sleep(_POLL_S)
+        until_up(server, process)
         yield server
     finally:
         process.terminate()
         process.wait()
+
+
+def free_port() -> int:
+    """Find a port that nobody listens on now."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        return probe.getsockname()[1]
+
+
+def peer_command(model: Path, port: int, module: Sequence[str] = OUR_BLAS) -> list[str]:
+    """Say how ``mlx_lm.server`` is started: on the BLAS that ours has, or ``AS_INSTALLED``."""
+    command = [sys.executable, "-P", "-m", *module, "--model", str(model)]
+    return [*command, "--host", "127.0.0.1", "--port", str(port), "--log-level", "ERROR"]
+
+
+def until_up(server: PeerServer, process: "subprocess.Popen[bytes]") -> None:
+    """Wait until a server answers.
+
+    Raises:
+        Failed: it does not come up.
+    """
+    give_up_s = time.monotonic() + READY_WITHIN_S
+    while not server.is_up():
+        if process.poll() is not None or time.monotonic() > give_up_s:
+            raise Failed(f"{server.name} did not come up")
+        time.sleep(_POLL_S)

@@ -1,0 +1,94 @@
+"""Watches the memory of a server's processes by a thread of its own."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Memory of several processes together, in bytes.
+
+    Attributes:
+        pss: with pages that several of them share counted once; None where nobody tells.
+        model: what the server itself says that its model takes; None where it says nothing.
+    """
+
+    rss: int = 0
+    pss: int | None = None
+    model: int | None = None
+
+    def most(self, other: "Used") -> "Used":
+        """The larger of each."""
+        return Used(
+            max(self.rss, other.rss), _most(self.pss, other.pss), _most(self.model, other.model)
+        )
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)
+
+
+def used(pids: Sequence[int]) -> Used:
+    """Sum up what processes and all below them use now; those that have ended count nothing."""
+    rss, pss = 0, None
+    for process in _with_children(pids):
+        with contextlib.suppress(psutil.Error):
+            rss += process.memory_info().rss
+            shared = getattr(process.memory_full_info(), "pss", None)
+            pss = pss if shared is None else (pss or 0) + shared
+    return Used(rss, pss)
+
+
+def _with_children(pids: Sequence[int]) -> Iterator[psutil.Process]:
+    seen: set[int] = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            for each in (process, *process.children(recursive=True)):
+                if each.pid not in seen:
+                    seen.add(each.pid)
+                    yield each
+
+
+class MemoryWatch:
+    """Keeps the most that was used since it began, and since the last mark.
+
+    Args:
+        look: tells what is used now.
+    """
+
+    def __init__(self, look: Callable[[], Used]) -> None:
+        self._look = look
+        self._peak = self._since = Used()
+        self._over = threading.Event()
+        self._guard = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._over.wait(EVERY_S):
+            self._note()
+
+    def _note(self) -> None:
+        now = self._look()
+        with self._guard:
+            self._peak, self._since = self._peak.most(now), self._since.most(now)
+
+    def mark(self) -> Used:
+        """Tell the most since the last mark, this moment included, and begin anew."""
+        self._note()
+        with self._guard:
+            since, self._since = self._since, Used()
+        return since
+
+    def end(self) -> Used:
+        """Stop watching, and tell the most of all."""
+        self._over.set()
+        self._thread.join()
+        return self._peak
