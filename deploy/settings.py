@@ -17,7 +17,7 @@ from bramley.common.tls import check_loopback
 from bramley.deploy.footprint import weights_bytes
 from bramley.deploy.machine import ram_bytes, usable_bytes
 from bramley.router.guards import guarded
-from bramley.router.policy import Bytes, Load, ModelPolicy
+from bramley.router.policy import Load, ModelPolicy
 from bramley.router.settings import RouterSettings
 from bramley.worker.settings import ModelName, WorkerSettings
 
@@ -100,15 +100,12 @@ class ModelTable(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_field
             request, "manual" by `bramley load` alone.
         pinned: never unloaded to make room, nor for being idle.
         idle_unload_s: without a request for as long it is unloaded; 0 never.
-        memory_bytes: what one of its workers takes in all; 0 goes by its files, then by what was
-            measured.
     """
 
     replicas: Replicas = 1
     load: Load = "start"
     pinned: bool = False
     idle_unload_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    memory_bytes: Bytes = 0
 
     def own(self) -> WorkerSettings:
         """Take out what a worker is told."""

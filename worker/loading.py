@@ -113,6 +113,7 @@ def _load(
         digesting = beside.submit(_digests, folder, settings)
         tokenizer_loading = beside.submit(lambda: Tokenizer(load_tokenizer(folder)))
         model = load_model(folder, dequantize=mx.default_device().type == mx.DeviceType.cpu)
+        _check_size(settings)
         progress(types_pb2.MODEL_STATE_WARMING, 0.8)
         tokenizer = tokenizer_loading.result()
         weights, config, tokens = digesting.result()
@@ -169,6 +170,15 @@ def _load(
             ),
         ),
     )
+
+
+def _check_size(settings: WorkerSettings) -> None:
+    taken = mx.get_active_memory()
+    if settings.memory_bytes and taken >= settings.memory_bytes:
+        raise ModelError(
+            f"{settings.path} cannot be served: its weights take {taken} bytes, "
+            f"and memory_bytes gives it {settings.memory_bytes}"
+        )
 
 
 def _digests(folder: Path, settings: WorkerSettings) -> tuple[str, str, str]:

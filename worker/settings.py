@@ -21,6 +21,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         state_bytes: memory for the state of all rows, parked ones included, and for a chunk's
             attention (an eighth); unset, as much as there is. What does not fit waits; what
             does not fit alone is refused.
+        memory_bytes: what one worker takes in all; 0 goes by its files, then by what was
+            measured. Where state_bytes is unset, the weights leave the rest of it to rows.
         parked_bytes: memory for rows whose request has ended, kept for a next turn; 0 keeps none.
         stall_timeout_s: what one step may take; then the worker ends, and is started anew.
         import_dir: folder of the model folders that are made from GGUF files.
@@ -31,6 +33,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     context_tokens: Annotated[int, msgspec.Meta(ge=2)] | None = None
     prefill_chunk_tokens: Annotated[int, msgspec.Meta(ge=1, le=8192)] = 2048
     state_bytes: Positive | None = None
+    memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     parked_bytes: Annotated[int, msgspec.Meta(ge=0)] = 1 << 30
     stall_timeout_s: Annotated[float, msgspec.Meta(ge=1.0)] = 120.0
     import_dir: str = ""
+
+    def beside(self, weights: int) -> int | None:
+        """Bytes that rows and their steps may take beside the weights; None without a limit."""
+        if self.state_bytes is None and self.memory_bytes:
+            return max(self.memory_bytes - weights, 1)
+        return self.state_bytes

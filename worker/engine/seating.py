@@ -104,7 +104,7 @@ class Seating:
         """What a request is told that does not fit even alone."""
         return DeviceOom(
             f"the state of {tokens} tokens takes more memory than the {self._bytes_max} bytes "
-            "that state_bytes leaves to rows"
+            "that its settings leave to rows"
         )
 
     def seat(self, request: Request) -> Seated:

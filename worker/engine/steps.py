@@ -63,10 +63,10 @@ class Steps:
         self._outputs: list[Output] = []
         self._waiting: dict[str, Request] = {}
         self._decoders: dict[int, Decoder] = {}
-        state_bytes, workspace = None, WORKSPACE_BYTES
-        if settings.state_bytes is not None:
-            workspace = min(settings.state_bytes // WORKSPACE_SHARE, WORKSPACE_BYTES)
-            state_bytes = settings.state_bytes - workspace
+        state_bytes, workspace = settings.beside(mx.get_active_memory()), WORKSPACE_BYTES
+        if state_bytes is not None:
+            workspace = min(state_bytes // WORKSPACE_SHARE, WORKSPACE_BYTES)
+            state_bytes -= workspace
         lane = executor.lane
         self._limits = Limits(
             settings.prefill_chunk_tokens,
