@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from bramley.client.store import Store
+from bramley.common.errors import StoreLost
 from bramley.deploy.sweep import children_of
 from support.served import Served
 
@@ -63,8 +64,11 @@ async def held(served: Served) -> dict[str, float]:
 
 
 def _store_gauges(target: str) -> dict[str, int]:
-    with Store(target) as store:
-        return store.stats(timeout_s=10.0).gauges
+    try:
+        with Store(target) as store:
+            return store.stats(timeout_s=10.0).gauges
+    except StoreLost:  # it has just been started, and is no help yet
+        return {LEASES[0]: 1}
 
 
 async def at_rest(served: Served, within_s: float = 10.0) -> None:
