@@ -47,6 +47,9 @@ END: dict[Fault, signal.Signals] = {"stopped": signal.SIGCONT, "blocked": signal
 OK = "OK"
 LOST = "UNAVAILABLE WORKER_LOST"
 BROKEN = "UNAVAILABLE"  # the connection itself, of which the router can say no more
+# What a request may be told that comes while nobody can take it. The last is gRPC's own: a call
+# that arrives in the moment in which a server stops.
+REFUSALS = {"UNAVAILABLE", "UNAVAILABLE DRAINING", "CANCELLED"}
 _numbers = count()
 
 
