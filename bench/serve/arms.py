@@ -1,11 +1,13 @@
 """Servers under measurement: how each is started, flushed, killed, stopped, and asked."""
 
+import http.client
 import os
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -19,6 +21,7 @@ from bramley.bench.serve.dialects import Chat, Clock, Dialect, GoOn, Grpc, to_th
 from bramley.bench.serve.record import Request
 from bramley.bench.serve.workload import Asked
 from bramley.client import Client
+from bramley.client.commands.answer import wait_for
 from bramley.common.errors import InvalidRequest
 from bramley.common.status import RemoteError
 
@@ -44,6 +47,7 @@ class Server(Protocol):
         command: that starts it; empty until it was started, and of one that ran before.
         settings: that differ from its defaults.
         packages: whose versions matter to it.
+        is_ours: whether we start and end it.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Server(Protocol):
     command: list[str]
     settings: dict[str, Any]
     packages: Sequence[str]
+    is_ours: bool
 
     def start(self) -> None:
         """Start it with nothing in its caches, and return once it serves."""
@@ -63,15 +68,15 @@ class Server(Protocol):
             Seconds that the start took.
 
         Raises:
-            NotApplicable: it is not ours to do so.
+            NotApplicable: it is not ours.
         """
         ...
 
     def kill(self) -> None:
-        """Send SIGKILL to what computes.
+        """Send SIGKILL to what computes; what nobody else starts again is started again here.
 
         Raises:
-            NotApplicable: it is not ours to do so.
+            NotApplicable: it is not ours.
         """
         ...
 
@@ -101,7 +106,8 @@ class Bramley:
         serial: one request at a time.
     """
 
-    packages = ("bramley", "mlx", "mlx-lm", "grpcio", "transformers", "mkl")
+    packages: Sequence[str] = ("bramley", "mlx", "mlx-lm", "grpcio", "transformers", "mkl")
+    is_ours = True
 
     def __init__(self, model: Path, timeout_s: float, *, serial: bool = False) -> None:
         self.name = self.kind = SERIAL if serial else OURS
@@ -112,6 +118,7 @@ class Bramley:
         self._cluster: Cluster | None = None
         self._target = ""
         self._pids: list[int] = []
+        self._worker = 0
 
     def start(self) -> None:
         """See ``Server``."""
@@ -131,7 +138,8 @@ class Bramley:
     def _find(self) -> None:
         status = self._running().status()
         self._target = status["addresses"]["socket"]
-        self._pids = [each["pid"] for each in status["processes"] if each["pid"]]
+        pids = {each["role"]: each["pid"] for each in status["processes"] if each["pid"]}
+        self._pids, self._worker = [*pids.values()], pids.get("worker", 0)
 
     def restart(self) -> float:
         """See ``Server``."""
@@ -148,14 +156,15 @@ class Bramley:
 
     def kill(self) -> None:
         """See ``Server``."""
-        if (worker := self._running().process("worker")) is None:
+        if not self._worker:
             raise Failed("no worker runs that could be killed")
-        os.kill(worker["pid"], signal.SIGKILL)
+        os.kill(self._worker, signal.SIGKILL)
+        self._worker = 0
 
     def revive(self) -> None:
         """See ``Server``."""
         with Client(self._target) as client:
-            asking.wait_for(client, asking.MODEL, asking.READY_WITHIN_S)
+            wait_for(client, asking.MODEL, asking.READY_WITHIN_S)
         self._find()
 
     def stop(self) -> None:
@@ -181,7 +190,7 @@ class Bramley:
                 told = client.status(timeout_s=ANSWER_S).models
         except RemoteError:  # between two lives
             return now
-        return memory.Used(now.rss, now.pss, sum(each.memory_bytes for each in told))
+        return replace(now, model=sum(each.memory_bytes for each in told))
 
 
 class Peer:
@@ -193,7 +202,8 @@ class Peer:
         as_installed: on MLX's own BLAS instead of ours.
     """
 
-    packages = ("mlx-lm", "mlx", "transformers", "mkl")
+    packages: Sequence[str] = ("mlx-lm", "mlx", "transformers", "mkl")
+    is_ours = True
 
     def __init__(self, model: Path, timeout_s: float, *, as_installed: bool = False) -> None:
         self.name = self.kind = PEER_AS_INSTALLED if as_installed else PEER
@@ -233,6 +243,7 @@ class Peer:
         assert self._process is not None, "not started"
         self._process.kill()
         self._process.wait()
+        self.start()
 
     def revive(self) -> None:
         """See ``Server``."""
@@ -270,7 +281,8 @@ class Elsewhere:
         timeout_s: of an answer.
     """
 
-    packages = ()
+    packages: Sequence[str] = ()
+    is_ours = False
 
     def __init__(self, url: str, timeout_s: float) -> None:
         parts = urlsplit(url)
@@ -333,7 +345,7 @@ def first_model(url: str) -> str:
         opened.request("GET", dialects.path_of(url, "/models"))
         told = msgspec.json.decode(opened.getresponse().read(), type=_Models)
         return told.data[0].id
-    except (OSError, dialects.http.client.HTTPException, msgspec.DecodeError, IndexError) as error:
+    except (OSError, http.client.HTTPException, msgspec.DecodeError, IndexError) as error:
         raise Failed(f"{url} tells no model: {error}") from error
     finally:
         opened.close()

@@ -1,9 +1,9 @@
-"""Watches the memory of a server's processes by a thread of its own."""
+"""Watches what a server's processes use, memory and CPU, by a thread of its own."""
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psutil
 
@@ -12,21 +12,26 @@ EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Memory of several processes together, in bytes.
+    """What several processes use together; memory in bytes.
 
     Attributes:
         pss: with pages that several of them share counted once; None where nobody tells.
         model: what the server itself says that its model takes; None where it says nothing.
+        cpu_s: that each process has used, by its pid and when it began.
     """
 
     rss: int = 0
     pss: int | None = None
     model: int | None = None
+    cpu_s: dict[tuple[int, float], float] = field(default_factory=dict[tuple[int, float], float])
 
     def most(self, other: "Used") -> "Used":
-        """The larger of each."""
+        """The larger of each; of CPU, what the other says, who looked later."""
         return Used(
-            max(self.rss, other.rss), _most(self.pss, other.pss), _most(self.model, other.model)
+            max(self.rss, other.rss),
+            _most(self.pss, other.pss),
+            _most(self.model, other.model),
+            {**self.cpu_s, **other.cpu_s},
         )
 
 
@@ -36,13 +41,15 @@ def _most(one: int | None, other: int | None) -> int | None:
 
 def used(pids: Sequence[int]) -> Used:
     """Sum up what processes and all below them use now; those that have ended count nothing."""
-    rss, pss = 0, None
+    rss, pss, cpu_s = 0, None, dict[tuple[int, float], float]()
     for process in _with_children(pids):
         with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            cpu_s[process.pid, process.create_time()] = times.user + times.system
             rss += process.memory_info().rss
             shared = getattr(process.memory_full_info(), "pss", None)
             pss = pss if shared is None else (pss or 0) + shared
-    return Used(rss, pss)
+    return Used(rss, pss, cpu_s=cpu_s)
 
 
 def _with_children(pids: Sequence[int]) -> Iterator[psutil.Process]:

@@ -89,9 +89,11 @@ class Arm(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         versions: of what it runs on, by package.
         blas: which the server has, where that is known.
         settings: that differ from its defaults.
-        not_applicable: phases that it cannot do, each with the reason.
+        not_applicable: phases that it cannot do and metrics that it does not tell, each with the
+            reason.
         stability: how far its decode samples are apart, largest over smallest; None without any.
-        others: share of the machine that other processes had in each turn, 0 to 1.
+        others: share of the machine that other processes had in each turn, 0 to 1; none where its
+            own processes are not known.
     """
 
     name: str

@@ -17,6 +17,7 @@ from bramley.client.requests import Message
 Count = Callable[[str], int]  # tokens of a text
 
 OTHER_TURN = 1000  # indexes of an arm's second turn start here: other nonces
+LANE = 20  # indexes that each of several streams has
 GREEDY: dict[str, Any] = {"temperature": 0.0}
 
 
@@ -42,12 +43,14 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     context_repeats: int = 2
     restart_prompt: int = 1000
     kill_prompt: int = 600
+    kill_answer: int = 256
     streams: tuple[int, ...] = (1, 2, 4, 8)
     aggregate_answer: int = 96
     aggregate_context: int = 32
     stagger_s: float = 0.0
     mixed_streams: int = 2
     mixed_prompt: int = 1200
+    mixed_answer: int = 512
     mixed_s: float = 4.0
     agent_turns: int = 6
     agent_prompt: int = 1200
@@ -185,6 +188,12 @@ class Place:
         self._phase, self._attempt, self._turn = phase, attempt, turn
         self._next = turn * OTHER_TURN
 
+    def lane(self, number: int) -> "Place":
+        """Make a place of its own for one of several streams, so that their order is free."""
+        made = Place(self._workload, self._phase, self._attempt, self._turn)
+        made._next += LANE * (number + 1)
+        return made
+
     def nonce(self, index: int) -> str:
         """Which leads the prompt of that index."""
         return nonce(self._workload.seed, self._phase, self._attempt, index)
@@ -199,6 +208,11 @@ class Place:
         subject = SUBJECTS[index % OTHER_TURN % len(SUBJECTS)]
         text = LONG_STORY.format(subject=subject)
         return self.fixed(f"{self.nonce(index)} {text}", max_tokens)
+
+    def streamed(self, tokens: int, max_tokens: int) -> Asked:
+        """Ask for an answer that is long, with a prompt of at least so many tokens."""
+        subject = SUBJECTS[self._next % len(SUBJECTS)]
+        return self.prompt(tokens, max_tokens, LONG_STORY.format(subject=subject))
 
     def prompt(self, tokens: int, max_tokens: int, ask: str = "") -> Asked:
         """Ask something of at least so many tokens."""
