@@ -34,6 +34,7 @@ HANG_S = 4.0  # router.hang_timeout_s: a worker that does not turn is killed aft
 PAUSE_S = 6.0  # then whom nobody replaces goes on; longer than HANG_S, and than a lease
 PATIENT_S = 3.0  # of clients: after 5 s they may give up a router that does not even answer pings
 BACK_S = 20.0  # a model's load included, on a machine that has other things to do
+ALL_BACK_S = 30.0  # where everything starts anew
 CALL_S = 40.0  # that any call takes at most
 FAULTY = Path(__file__).with_name("faulty.py")
 BEGIN: dict[Fault, signal.Signals] = {
@@ -81,6 +82,8 @@ class Cell:
         """By when a new request is served again."""
         if self.victim == "worker" and self.fault in END:
             return HANG_S + BACK_S
+        if (self.victim, self.fault) == ("supervisor", "terminated"):
+            return ALL_BACK_S
         return self.pause_s + BACK_S
 
     def status_of(self, role: str) -> str:
