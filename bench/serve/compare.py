@@ -14,7 +14,7 @@ from itertools import chain
 
 from bramley.bench.serve.record import Arm, Request, Run, Sample
 
-MACHINE_FACTS = ("cpu", "cores", "ram_bytes", "os", "gpu")
+MACHINE_FACTS = ("cpu", "accelerator", "cores", "threads", "ram_bytes", "os")
 
 
 class Rule(enum.StrEnum):
@@ -22,7 +22,7 @@ class Rule(enum.StrEnum):
 
     ANSWERS = "same requests, counts and answers"
     REQUESTS = "same requests"  # of streams that are left once enough was seen; of caches
-    NOTHING = "anything"  # memory, and times of starting, have no text that could be the same
+    NOTHING = "no request"  # memory, and times of starting, have no text that could be the same
 
 
 # Of all other metrics the answers must be the same.
@@ -32,6 +32,7 @@ RULES = {
     "restart_ready": Rule.NOTHING,
     "restart_cached": Rule.REQUESTS,
     "kill_served_again": Rule.NOTHING,
+    "kill_cached": Rule.REQUESTS,
     "mixed_itl_p50": Rule.REQUESTS,
     "mixed_itl_p99": Rule.REQUESTS,
     "mixed_gap": Rule.REQUESTS,
@@ -194,12 +195,19 @@ def _work_differs(
     mine, others = ours.requests(pair[0]), theirs.requests(pair[1])
     if not mine or not others:
         return Reason(Why.NO_REQUEST, "a sample names no request that it rests on")
-    if len(mine) != len(others):
+    if must is Rule.REQUESTS:  # until they are left, streams ask once more: some more than others
+        mine, others = _in_both(mine, others), _in_both(others, mine)
+    if len(mine) != len(others) or not mine:
         words = f"a sample rests on {len(mine)} requests, its pair on {len(others)}"
         return Reason(Why.PLACE, words)
     names = ours.arm.name, theirs.arm.name
     found = (mismatch(a, b, must, names) for a, b in zip(mine, others, strict=True))
     return next((reason for reason in found if reason), None)
+
+
+def _in_both(requests: Sequence[Request], others: Sequence[Request]) -> list[Request]:
+    places = {_place(request) for request in others}
+    return [request for request in requests if _place(request) in places]
 
 
 def _place(request: Request) -> tuple[str, int, int]:
@@ -248,6 +256,8 @@ def mismatch(ours: Request, theirs: Request, must: Rule, names: tuple[str, str])
             return Reason(Why.ERROR, f"a request of {name} failed")
     for fact in _ASKED if must is Rule.REQUESTS else chain(_ASKED, _ANSWERED):
         told = fact.of(ours), fact.of(theirs)
+        if None in told and must is Rule.REQUESTS:
+            continue  # who left an answer was not told
         for value, name in zip(told, names, strict=True):
             if value is None:
                 return Reason(Why.UNTOLD, f"{name} does not tell {fact.name}")

@@ -86,7 +86,14 @@ def run(*arms: ArmBuilder, seed: int = 1, **facts: Any) -> Run:
         "preflight": Preflight(
             checks=[Check(name="load", value=0.5, limit="<= 8", is_met=True)],
         ),
-        "machine": {"cpu": "Example 9000", "cores": 2, "ram_bytes": 1 << 34, "os": "Linux"},
+        "machine": {
+            "cpu": "Example 9000",
+            "cores": 2,
+            "threads": 4,
+            "ram_bytes": 1 << 34,
+            "os": "Linux",
+            "packages": {"mlx": "1.0", "mlx-cpu": "1.0"},
+        },
         "source": Source(start="5" * 64, end="5" * 64, commit="c" * 40, is_clean=True),
         "model": Model(name="tiny", path="/home/someone/models/tiny", config_sha256="f" * 64),
         "workload": {"decode_tokens": 192},

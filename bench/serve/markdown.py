@@ -1,0 +1,221 @@
+"""The report in Markdown: where its figures come from, then figures, then what failed."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from bramley.bench.serve import wording
+from bramley.bench.serve.goals import Goal
+from bramley.bench.serve.summary import WORDS, ArmFacts, Line, RunFacts, Summary
+
+_SPECIAL = str.maketrans(
+    {**{mark: f"\\{mark}" for mark in "\\`*_[]#|"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"}
+)
+
+
+def report(summary: Summary) -> str:
+    """Write a summary as a page."""
+    parts = [
+        f"# Serving benchmark: {escaped(_model(summary))}\n",
+        *flaws(summary),
+        *provenance(summary),
+        "## Figures\n",
+        *matrix(summary),
+        *goals(summary.goals),
+        *failures(summary.arms),
+    ]
+    return "\n".join([*parts, ""])
+
+
+def _model(summary: Summary) -> str:
+    return ", ".join(dict.fromkeys(run.model for run in summary.runs))
+
+
+def escaped(text: str) -> str:
+    """Make a text that Markdown shows as it is, on one line."""
+    return " ".join(text.split()).translate(_SPECIAL)
+
+
+def code(text: str) -> str:
+    """Make a text that stands for itself, whatever is in it."""
+    line = " ".join(text.split())
+    fence = "`"
+    while fence in line:
+        fence += "`"
+    pad = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{pad}{line}{pad}{fence}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Make a table of cells that are Markdown already.
+
+    Yields:
+        Its lines, and an empty one.
+    """
+    yield f"| {' | '.join(header)} |"
+    yield "|---" * len(header) + "|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+
+
+def flaws(summary: Summary) -> Iterator[str]:
+    """Say what speaks against the figures, before any of them.
+
+    Yields:
+        Its lines.
+    """
+    found = {flaw: None for run in summary.runs for flaw in run.flaws}
+    if found:
+        yield "**Read with care:**\n"
+        for flaw in found:
+            seeds = [str(run.seed) for run in summary.runs if flaw in run.flaws]
+            yield f"- {escaped(flaw)} (seed {', '.join(seeds)})"
+        yield ""
+
+
+def provenance(summary: Summary) -> Iterator[str]:
+    """Say where the figures come from.
+
+    Yields:
+        Its lines.
+    """
+    yield "## Where this comes from\n"
+    if summary.commands:
+        yield "\n".join(["```sh", *summary.commands, "```", ""])
+    header = ("run", "seed", "started", "mode", "commit", "sources", "model", "order")
+    yield from table(header, (_run_row(run) for run in summary.runs))
+    for name, told in (
+        ("Machine", [wording.facts(run.machine) for run in summary.runs]),
+        ("Workload", [wording.facts(run.workload) for run in summary.runs]),
+        ("Preflight", ["; ".join(run.checks) or "none" for run in summary.runs]),
+    ):
+        for each in dict.fromkeys(told):
+            yield f"- {name}: {escaped(each)}"
+    yield ""
+    header = ("arm", "kind", "command", "BLAS", "versions", "settings", "stability", "others")
+    yield from table(header, (_arm_row(arm) for arm in summary.arms))
+    yield "*Stability* is the largest decode sample over the smallest; *others* is the share of"
+    yield "the machine that other processes had, at most.\n"
+
+
+def _run_row(run: RunFacts) -> Sequence[str]:
+    model = f"{escaped(run.model)} ({run.config_sha256[:12] or 'unknown'})"
+    return (
+        *(code(run.id), str(run.seed), run.started, run.mode),
+        *(run.commit[:12] or wording.NONE, run.source_sha256[:12], model),
+        escaped(", ".join(run.order)),
+    )
+
+
+def _arm_row(arm: ArmFacts) -> Sequence[str]:
+    return (
+        *(escaped(arm.name), escaped(arm.kind)),
+        code(" ".join(arm.command)) if arm.command else "ran already",
+        *(escaped(arm.blas) or "unknown", escaped(wording.facts(arm.versions))),
+        escaped(wording.facts(arm.settings)) or "defaults",
+        wording.NONE if arm.stability is None else f"{arm.stability:.3f}",
+        wording.NONE if arm.others is None else f"{arm.others:.0%}",
+    )
+
+
+def matrix(summary: Summary) -> Iterator[str]:
+    """Make the table of all metrics and arms, and the reasons below it.
+
+    Yields:
+        Its lines.
+    """
+    base = escaped(summary.baseline)
+    names = [escaped(arm.name) for arm in summary.arms]
+    yield f"Medians; below each the smallest and largest sample; then the ratio to **{base}** with"
+    yield "its 95 % interval. A ratio is there only if both arms did the same work; else the number"
+    yield "leads to the reason below. ↑ higher is better, ↓ lower is better.\n"
+    notes: list[str] = []
+    rows = [(_title(line), *_cells(line, notes)) for line in summary.lines]
+    yield from table(("metric", *names), rows)
+    yield from (f"{number}. {escaped(note)}" for number, note in enumerate(notes, 1))
+    if notes:
+        yield ""
+    yield "| what is measured | must be the same for a ratio |\n|---|---|"
+    for line in summary.lines:
+        yield f"| {code(line.metric)}: {escaped(line.meaning)} | {line.rule} |"
+    yield ""
+
+
+def _title(line: Line) -> str:
+    arrow = {"higher": " ↑", "lower": " ↓", "neither": ""}[line.better]
+    return f"{code(line.metric)}{arrow}"
+
+
+def _cells(line: Line, notes: list[str]) -> Iterator[str]:
+    """Say a metric of each arm; reasons are gathered in ``notes``, each once.
+
+    Yields:
+        One cell an arm.
+    """
+    for cell in line.cells:
+        parts = [f"**{wording.median(cell.spread, line.unit)}**"] if cell.spread else []
+        parts.append(wording.spread(cell.spread, line.unit))
+        if said := wording.ratio(cell.against):
+            parts.append(f"{said} {wording.direction(cell.against, line.better)}".strip())
+        if cell.status != "ok":
+            parts.append(f"*{WORDS[cell.status]}*")
+        marks: list[str] = []
+        for note in wording.notes(cell):
+            if note not in notes:
+                notes.append(note)
+            marks.append(str(notes.index(note) + 1))
+        parts.append(f"({', '.join(marks)})" if marks else "")
+        yield "<br>".join(filter(None, map(_cell_text, parts)))
+
+
+def _cell_text(text: str) -> str:
+    return text.replace("[", "\\[").replace("]", "\\]")
+
+
+def goals(found: Sequence[Goal]) -> Iterator[str]:
+    """Say what is required, and whether it is reached.
+
+    Yields:
+        Its lines.
+    """
+    if not found:
+        return
+    yield "## Required and reached\n"
+    header = ("required of", "arm", "required", "reached", "verdict", "")
+    rows: list[Sequence[str]] = []
+    for goal in found:
+        required, reached = wording.goal_values(goal)
+        verdict = f"**missed** by {goal.gap}" if goal.gap else goal.verdict
+        words = (escaped(goal.what), escaped(goal.arm), required, _cell_text(reached))
+        rows.append((*words, verdict, escaped(goal.note)))
+    yield from table(header, rows)
+
+
+def failures(arms: Sequence[ArmFacts]) -> Iterator[str]:
+    """Say what failed, and what could not be done.
+
+    Yields:
+        Its lines.
+    """
+    yield "## Failures\n"
+    rows = [
+        (
+            *(escaped(arm.name), escaped(one.phase), str(one.attempt), str(one.seed)),
+            *("yes" if one.is_final else "no, tried again", escaped(one.error)),
+        )
+        for arm in arms
+        for one in arm.failures
+    ]
+    if rows:
+        yield from table(("arm", "phase", "attempt", "seed", "given up", "error"), rows)
+    else:
+        yield "No phase failed.\n"
+    for arm in arms:
+        if arm.errors or arm.retries:
+            yield f"- {escaped(arm.name)}: {arm.errors} of {arm.requests} requests ended in an"
+            yield f"  error, and there were {arm.retries} retries."
+        if arm.uncounted:
+            yield f"- {escaped(arm.name)}: of {arm.uncounted} requests the server counted no"
+            yield "  tokens; each event counts as one."
+        for what, why in arm.not_applicable.items():
+            yield f"- {escaped(arm.name)}: {code(what)} is not applicable: {escaped(why)}"
+    yield ""
