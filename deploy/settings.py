@@ -13,9 +13,9 @@ from bramley.cachestore.settings import StoreSettings, ram_budget
 from bramley.common import settings
 from bramley.common.errors import SettingsError
 from bramley.common.logs import LogSettings
+from bramley.common.machine import budget_bytes, ram_bytes
 from bramley.common.tls import check_loopback
 from bramley.deploy.footprint import weights_bytes
-from bramley.deploy.machine import ram_bytes, usable_bytes
 from bramley.router.guards import guarded
 from bramley.router.policy import Load, ModelPolicy
 from bramley.router.settings import RouterSettings
@@ -221,7 +221,7 @@ def _completed(read: ClusterSettings, path: Path | None, state_dir: Path) -> Clu
         models=specs,
         replicas=replicas,
         policies=policies,
-        memory_bytes=read.router.memory_bytes or usable_bytes() * 3 // 4,
+        memory_bytes=read.router.memory_bytes or budget_bytes(),
         store_bytes=ram_budget(read.store, ram_bytes()) if read.store.enabled else 0,
     )
     kept = Path(read.store.folder).expanduser() if read.store.folder else state_dir / STORE_FOLDER

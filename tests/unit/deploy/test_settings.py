@@ -8,6 +8,7 @@ from typing import NoReturn
 import pytest
 
 from bramley.cachestore.settings import StoreSettings
+from bramley.common import machine
 from bramley.common.errors import SettingsError
 from bramley.deploy import settings
 from bramley.deploy.settings import load
@@ -150,7 +151,7 @@ def test_the_embedded_model_s_settings_need_no_path(
 def test_memory_is_three_quarters_of_the_machine_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings, "usable_bytes", lambda: 1000)
+    monkeypatch.setattr(machine, "usable_bytes", lambda: 1000)
     assert _load(tmp_path, '[models.a]\npath = "a"').router.memory_bytes == 750
     told = _load(tmp_path, '[models.a]\npath = "a"', "router.memory_bytes=7")
     assert told.router.memory_bytes == 7

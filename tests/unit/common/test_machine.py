@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bramley.deploy import machine
-from bramley.deploy.machine import usable_bytes
+from bramley.common import machine
+from bramley.common.machine import usable_bytes
 
 RAM = 1000
 

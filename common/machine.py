@@ -11,6 +11,11 @@ def ram_bytes() -> int:
     return psutil.virtual_memory().total
 
 
+def budget_bytes() -> int:
+    """What models and cache store may take together, where no settings say so."""
+    return usable_bytes() * 3 // 4
+
+
 def usable_bytes(root: Path = Path("/")) -> int:
     """RAM that this process and its children may use; ``root`` has ``proc`` and ``sys``."""
     return min([ram_bytes(), *_limits(root)])
