@@ -57,17 +57,26 @@ def weights_digest(folder: Path, memo: Path) -> str:
         FileNotFoundError: there are no weight files.
         OSError: a weight file cannot be read.
     """
-    files = sorted({path for pattern in _WEIGHTS for path in folder.glob(pattern)})
+    files = _weight_files(folder)
     if not files:
         raise FileNotFoundError(errno.ENOENT, "no weight files", str(folder))
     remembered = _read_memo(memo)
     digests, new = _digests(files, remembered)
     if new:
         _write_memo(memo, [*remembered.values(), *new])
-    total = hashlib.sha256()
-    for path, digest in zip(files, digests, strict=True):
-        total.update(framed(path.name.encode()) + bytes.fromhex(digest))
-    return total.hexdigest()
+    return _total(files, digests)
+
+
+def remembered_digest(folder: Path, memo: Path) -> str | None:
+    """Return what ``weights_digest`` would, if that needs no weights to be read."""
+    files, remembered = _weight_files(folder), _read_memo(memo)
+    known = [remembered.get(str(path.absolute())) for path in files]
+    digests = [
+        each.sha256
+        for path, each in zip(files, known, strict=True)
+        if each is not None and each.stamp == _stamp(path)
+    ]
+    return _total(files, digests) if files and len(digests) == len(files) else None
 
 
 def file_digest(paths: Iterable[Path]) -> str:
@@ -85,6 +94,17 @@ def file_digest(paths: Iterable[Path]) -> str:
             total.update(b"\1" + framed(path.read_bytes()))
         except FileNotFoundError:
             total.update(b"\0")
+    return total.hexdigest()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    return sorted({path for pattern in _WEIGHTS for path in folder.glob(pattern)})
+
+
+def _total(files: Iterable[Path], digests: Iterable[str]) -> str:
+    total = hashlib.sha256()
+    for path, digest in zip(files, digests, strict=True):
+        total.update(framed(path.name.encode()) + bytes.fromhex(digest))
     return total.hexdigest()
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
@@ -27,6 +28,9 @@ from bramley.worker.models.errors import ModelError
 from bramley.worker.prefix import StateFacts
 from bramley.worker.settings import WorkerSettings
 from bramley.worker.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bramley.worker.models.mlx_lm import LoadedModel
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +112,7 @@ def _load(
 
     started_s = time.monotonic()
     progress(types_pb2.MODEL_STATE_LOADING, 0.2)
-    folder = _folder(settings)
+    folder = model_folder(settings)
     with ThreadPoolExecutor(2, "beside") as beside:
         digesting = beside.submit(_digests, folder, settings)
         tokenizer_loading = beside.submit(lambda: Tokenizer(load_tokenizer(folder)))
@@ -119,9 +123,9 @@ def _load(
         weights, config, tokens = digesting.result()
     context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
     parts = model_parts(model.model, vocabulary=model.vocabulary, heads=model.heads)
-    epoch = f"{EPOCH} mlx {metadata.version('mlx')} {model.dtype} {numerics.name}"
-    depends_on = (weights, config, epoch, str(numerics.sum_panel), _code_of_check(model.model))
-    lane = _lane(parts, numerics.sum_panel, _memo(folder, settings, "lanes"), depends_on)
+    epoch = epoch_of(model.dtype, numerics)
+    depends_on = lane_depends_on(weights, config, model, numerics)
+    lane = _lane(parts, numerics.sum_panel, memo(folder, settings, "lanes"), depends_on)
     executor, cohort = make_executor(
         parts, lane, context_tokens=context, sum_panel=numerics.sum_panel
     )
@@ -182,17 +186,30 @@ def _check_size(settings: WorkerSettings) -> None:
 
 
 def _digests(folder: Path, settings: WorkerSettings) -> tuple[str, str, str]:
-    memo = _memo(folder, settings, "digests")
     tokenizer_files = sorted(folder.glob("tokenizer*")) + sorted(folder.glob("*chat_template*"))
     return (
-        weights_digest(folder, memo),
+        weights_digest(folder, memo(folder, settings, "digests")),
         file_digest([folder / "config.json"]),
         file_digest(tokenizer_files),
     )
 
 
-def _memo(folder: Path, settings: WorkerSettings, name: str) -> Path:
+def memo(folder: Path, settings: WorkerSettings, name: str) -> Path:
+    """Tell the file in which workers remember the "digests" of weights, or "lanes"."""
     return Path(settings.import_dir or folder) / f"{name}.json"
+
+
+def epoch_of(dtype: str, numerics: Numerics) -> str:
+    """Name all that a state's bits depend on beside the model's files."""
+    return f"{EPOCH} mlx {metadata.version('mlx')} {dtype} {numerics.name}"
+
+
+def lane_depends_on(
+    weights: str, config: str, model: "LoadedModel", numerics: Numerics
+) -> tuple[str, ...]:
+    """List all that the choice of a lane depends on; ``weights`` and ``config`` are digests."""
+    epoch = epoch_of(model.dtype, numerics)
+    return (weights, config, epoch, str(numerics.sum_panel), _code_of_check(model.model))
 
 
 def _code_of_check(model: object) -> str:
@@ -211,17 +228,30 @@ def _lane(parts: ModelParts, sum_panel: int, memo: Path, depends_on: tuple[str, 
     return lane
 
 
-def _folder(settings: WorkerSettings) -> Path:
+def model_folder(settings: WorkerSettings) -> Path:
+    """Find the folder of a model, and make it of a GGUF file unless that was done before."""
     path = Path(settings.path)
     if path.suffix != ".gguf":
         return path
     from bramley.worker.models.gguf import import_gguf  # noqa: PLC0415 as above
 
-    if not path.is_file():
-        raise ModelError(f"{path} is not a file")
-    # Named by what tells one file from another, so that a replaced file is imported again.
-    facts_of_file = path.stat()
-    folder = f"{path.stem}-{facts_of_file.st_size:x}-{facts_of_file.st_mtime_ns:x}"
-    target = Path(settings.import_dir or path.parent) / folder
+    target = imported_folder(path, settings.import_dir)
     import_gguf(path, target)
     return target
+
+
+def imported_folder(file: Path, import_dir: str) -> Path:
+    """Tell where the model folder of a GGUF file is, or is to be.
+
+    Returns:
+        Its path.
+
+    Raises:
+        ModelError: the file is not there.
+    """
+    if not file.is_file():
+        raise ModelError(f"{file} is not a file")
+    # Named by what tells one file from another, so that a replaced file is imported again.
+    facts_of_file = file.stat()
+    folder = f"{file.stem}-{facts_of_file.st_size:x}-{facts_of_file.st_mtime_ns:x}"
+    return Path(import_dir or file.parent) / folder

@@ -108,15 +108,13 @@ class KeysAndValues(ABC):
             return None
         if self.keys is None:
             return rows, self._stepped(columns)
-        held_rows, held_columns = self._room
-        if rows <= held_rows and columns <= held_columns:
+        held = self._room
+        if rows <= held[0] and columns <= held[1]:
             return None
-        # Rows are doubled: a row more copies everything. Columns grow by an eighth, which costs
-        # as little for each token as the step that reads them. More rows leave spare columns
-        # behind, or one long row would make every row long.
-        if rows > held_rows:
-            return max(rows, 2 * held_rows), self._stepped(max(columns, self._longest))
-        return held_rows, self._stepped(max(columns, held_columns + held_columns // 8))
+        if rows > held[0]:
+            columns = max(columns, self._longest)
+        rows, columns = grown_room(held, (rows, columns))
+        return rows, self._stepped(columns)
 
     def bytes_after(self, rows: int, columns: int) -> int:
         """Return what it will take when ``reserve`` has made room for so much."""
@@ -139,7 +137,7 @@ class KeysAndValues(ABC):
         return max(map(self._held, range(len(self._table.lengths))), default=0)
 
     def _stepped(self, columns: int) -> int:
-        return min(round_up(columns, COLUMNS_STEP), self._columns_max)
+        return stepped(columns, self._columns_max)
 
     @property
     def _room(self) -> tuple[int, int]:
@@ -239,6 +237,22 @@ class KeysAndValues(ABC):
             size = heads * held * live.shape[-1]
             yield live, outside[at : at + size].reshape(heads, held, -1)
             at += size
+
+
+def grown_room(held: tuple[int, int], wanted: tuple[int, int]) -> tuple[int, int]:
+    """Say how many rows and columns to make room for, where what is held is too little."""
+    # Rows are doubled: a row more copies everything. Columns grow by an eighth, which costs as
+    # little for each token as the step that reads them. More rows leave spare columns behind, or
+    # one long row would make every row long.
+    (held_rows, held_columns), (rows, columns) = held, wanted
+    if rows > held_rows:
+        return max(rows, 2 * held_rows), columns
+    return held_rows, max(columns, held_columns + held_columns // 8)
+
+
+def stepped(columns: int, most: int) -> int:
+    """Round columns up to what room is made for, ``most`` at most."""
+    return min(round_up(columns, COLUMNS_STEP), most)
 
 
 def _with(held: mx.array, rows: slice, start: int, stop: int, new: mx.array) -> mx.array:

@@ -47,7 +47,7 @@ def make_executor(
     if lane is Lane.OWN:
         make_cohort = _opaque(parts.own_caches)
     else:
-        make_cohort = _cohorts(parts.layers, sum_panel)
+        make_cohort = cohorts(parts.layers, sum_panel)
     cohort = make_cohort()
     keeps_graphs = _on_gpu() or parts.weight_bytes <= LAUNCH_BOUND_BYTES
     executor = Executor(
@@ -61,7 +61,12 @@ def make_executor(
     return executor, cohort
 
 
-def _cohorts(layers: Sequence[LayerCache], sum_panel: int) -> Callable[[], Cohort]:
+def cohorts(layers: Sequence[LayerCache], sum_panel: int) -> Callable[[], Cohort]:
+    """Return what makes empty cohorts of a model whose rows share forwards.
+
+    Raises:
+        ValueError: when it is called: a layer needs a kind that is not served.
+    """
     width_step = CUDA_WIDTH_STEP if _on_gpu() and not mx.metal.is_available() else 1
     graph_step = GPU_GRAPH_STEP if _on_gpu() else CPU_GRAPH_STEP
 

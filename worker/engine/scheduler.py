@@ -152,14 +152,20 @@ def schedule(
 
 def _chunk_tokens(head: Request, costs: Costs, limits: Limits, seconds: float) -> int:
     most = LOGITS_TOKENS if head.wants_prompt_logprobs else limits.chunk_tokens
-    tokens = min(costs.tokens(seconds), most)
-
-    def workspace() -> int:
-        return limits.heads * tokens * (head.computed + tokens) * SCORE_BYTES
-
-    while tokens > SHAPE_TOKENS and workspace() > limits.workspace_bytes:
-        tokens //= 2
+    tokens = within(min(costs.tokens(seconds), most), head.computed, limits)
     return max(tokens // SHAPE_TOKENS * SHAPE_TOKENS, min(SHAPE_TOKENS, most))
+
+
+def within(tokens: int, computed: int, limits: Limits) -> int:
+    """Halve a chunk until its attention scores take no more memory than they may."""
+    while tokens > SHAPE_TOKENS and scores(tokens, computed, limits.heads) > limits.workspace_bytes:
+        tokens //= 2
+    return tokens
+
+
+def scores(tokens: int, computed: int, heads: int) -> int:
+    """Tell the bytes of a chunk's attention scores, in a row that has ``computed`` tokens."""
+    return heads * tokens * (computed + tokens) * SCORE_BYTES
 
 
 def _shared(

@@ -6,16 +6,20 @@ the folder appears whole or not at all.
 
 import argparse
 import json
+import math
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import mlx.core as mx
 
 from bramley.worker.models.errors import ModelError
+from bramley.worker.models.gguf_header import GgufHeader, Length
 from bramley.worker.models.gguf_tokenizer import write_tokenizer
+from bramley.worker.models.headers import BITS, Tensor
 
 _GROUP = 32  # weights a scale, in every GGUF format that stays quantized
 
@@ -42,6 +46,16 @@ _NEEDED = (
     "embedding_length",
     "feed_forward_length",
 )
+
+
+class Shaped(Protocol):
+    """What is asked of an array before its values count."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array."""
+        ...
+
 
 Arrays = dict[str, mx.array]
 Facts = dict[str, Any]
@@ -71,6 +85,59 @@ def import_gguf(file: Path, folder: Path) -> None:
         _publish(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_stand_in(header: GgufHeader, folder: Path) -> None:
+    """Write what ``import_gguf`` would, but for the tokenizer and for the weights' values.
+
+    Args:
+        header: of a GGUF file.
+        folder: an empty one; its weight file is all hole, and takes no room on the disk.
+
+    Raises:
+        ModelError: the file is not of a kind that can be imported.
+    """
+    family = header.facts.get("general.architecture")
+    if family != "llama":
+        raise ModelError(f"it is of the family {family!r}; only 'llama' can be imported")
+    made = [each for tensor in header.tensors.values() for each in made_of(tensor)]
+    lists = sorted(key for key in header.facts if isinstance(header.facts[key], Length))
+    if listed := [key for key in lists if key.startswith("llama.")]:
+        raise ModelError(f"the GGUF states {listed[0]} for each layer, which is not imported")
+    _write_json(folder / "config.json", _config({one.name: one for one in made}, {**header.facts}))
+    entries: Facts = {}
+    end = 0
+    for one in made:
+        offsets = [end, end := end + one.nbytes]
+        entries[_renamed(one.name)] = {
+            "dtype": one.dtype,
+            "shape": one.shape,
+            "data_offsets": offsets,
+        }
+    text = json.dumps(entries).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+
+
+def made_of(tensor: Tensor) -> list[Tensor]:
+    """List the arrays that MLX makes of a GGUF's tensor when it reads it."""
+    kept = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}.get(tensor.dtype)
+    if kept is None:
+        as_it_is = tensor.dtype in {"F32", "F16", "I8", "I16", "I32"}
+        return [_as_array(tensor.name, tensor.dtype if as_it_is else "F16", tensor.shape)]
+    path = tensor.name.removesuffix(".weight")
+    *rows, columns = tensor.shape
+    shared = (*rows, columns // _GROUP)
+    return [
+        _as_array(tensor.name, "U32", (*rows, columns * kept // 32)),
+        _as_array(f"{path}.scales", "F16", shared),
+        _as_array(f"{path}.biases", "F16", shared),
+    ]
+
+
+def _as_array(name: str, dtype: str, shape: tuple[int, ...]) -> Tensor:
+    return Tensor(name, dtype, shape, math.prod(shape) * BITS[dtype] // 8, "")
 
 
 def _publish(draft: Path, folder: Path) -> None:
@@ -119,7 +186,7 @@ def _renamed(name: str) -> str:
     return f"{prefix}{_NAMES[part]}.{leaf}"
 
 
-def _config(arrays: Arrays, facts: Facts) -> Facts:
+def _config(arrays: Mapping[str, Shaped], facts: Facts) -> Facts:
     own = {key.removeprefix("llama."): value for key, value in facts.items()}
     missing = [name for name in _NEEDED if name not in own]
     if missing:
@@ -151,7 +218,7 @@ def _config(arrays: Arrays, facts: Facts) -> Facts:
     }
 
 
-def _quantization(arrays: Arrays) -> Facts:
+def _quantization(arrays: Mapping[str, Shaped]) -> Facts:
     bits: dict[str, int] = {}
     for name, scales in arrays.items():
         layer, _, leaf = name.rpartition(".")

@@ -82,13 +82,14 @@ class LoadedModel:
     revision: str
 
 
-def load_model(folder: Path, *, dequantize: bool) -> LoadedModel:
+def load_model(folder: Path, *, dequantize: bool, lazy: bool = False) -> LoadedModel:
     """Load a model folder and evaluate every parameter.
 
     Args:
         folder: config.json, model*.safetensors, tokenizer files.
         dequantize: turn all parameters into float32, for the CPU backend, whose quantized and
             half-precision kernels are slow; elsewhere they stay as they are.
+        lazy: evaluate none: of the weight files the headers alone are read.
 
     Returns:
         The model and the facts that its files state.
@@ -103,7 +104,8 @@ def load_model(folder: Path, *, dequantize: bool) -> LoadedModel:
             _to_float32(model)
             share_angles(model)
         _tell_of_prompts(model, fast_prefill(model))
-        mx.eval(model.parameters())
+        if not lazy:
+            mx.eval(model.parameters())
         logits = cast("mx.array", model(mx.zeros((1, 1), mx.int32)))  # its shape is all we take
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ModelError(f"{folder} cannot be loaded: {_told(error)}") from error
