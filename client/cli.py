@@ -12,6 +12,7 @@ from bramley.client.commands.connection import remote
 from bramley.client.commands.demo import demo
 from bramley.client.commands.down import down
 from bramley.client.commands.drain import drain
+from bramley.client.commands.eval import evaluate
 from bramley.client.commands.generate import generate
 from bramley.client.commands.load import load
 from bramley.client.commands.pin import pin, unpin
@@ -37,6 +38,14 @@ for command in (
 ):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(demo)
+app.command(
+    "eval",
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # those are the evaluation's own
+    },
+)(evaluate)
 app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")
 app.add_typer(session.app, name="session")
