@@ -189,6 +189,8 @@ class Gate:
     def give_back(self, request: RequestId) -> None:
         """Have a request wait whose worker failed before its first token."""
         self._apply(self._line.give_back(request, monotonic()))
+        if not self._line.running_count:
+            self.changed()
 
     def take_suspects_turn(self, request: RequestId) -> bool:
         """Let one request at a time run of those under which a worker died.

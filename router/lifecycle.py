@@ -47,7 +47,7 @@ class Model:
         is_asked: whether an operator, or the start of the router, wants it loaded.
         running: requests on its workers.
         waiting: requests in its queue.
-        waiting_since_s: when the longest of them came.
+        waiting_since_s: when the longest of them came, or it was asked for.
         used_s: when it last had a request.
         loaded_s: when its load began.
         why: what it is draining for.
@@ -196,7 +196,9 @@ def _make_room(models: Sequence[Model], memory: Memory, now_s: float) -> Load | 
 
 
 def _first_candidate(models: Sequence[Model], memory: Memory) -> Model | None:
-    able = [one for one in models if one.is_candidate and one.needed <= memory.most]
+    # One that fits beside no pinned one is waited for by nobody else: its room may never come.
+    pinned = sum(one.held for one in models if one.phase is Phase.LOADED and one.is_pinned)
+    able = [one for one in models if one.is_candidate and one.needed <= memory.most - pinned]
     return min(able, key=lambda one: 0.0 if one.is_asked else one.waiting_since_s, default=None)
 
 

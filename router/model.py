@@ -25,7 +25,7 @@ class Model:
         ledger: of all models' memory.
         phase: what is to be of its processes.
         is_pinned: whether it stays loaded.
-        is_asked: whether an operator, or the start, waits for its load.
+        asked_s: since when an operator, or the start, waits for its load; infinite if nobody does.
         why: what it drains for.
     """
 
@@ -44,7 +44,7 @@ class Model:
         self.ledger = ledger
         self.phase = Phase.UNLOADED
         self.is_pinned = policy.pinned
-        self.is_asked = policy.load == "start"
+        self.asked_s = inf
         self.why: Why | None = None
         self.drain_until_s = inf
         self.loaded_s = 0.0
@@ -60,6 +60,22 @@ class Model:
     def needed(self) -> int:
         """Bytes that a load reserves."""
         return memory.needed(self.policy, self.replicas, self.weights, self.workspace)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether an operator, or the start, waits for its load."""
+        return self.asked_s < inf
+
+    def ask(self, now_s: float) -> None:
+        """Have it loaded."""
+        self.asked_s = min(self.asked_s, now_s)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a load that was asked for has ended, well or not."""
+        if self.phase is Phase.LOADED:
+            return self.gate.view.is_ready or self.gate.view.is_failed
+        return self.never_fits
 
     @property
     def never_fits(self) -> bool:
@@ -105,7 +121,7 @@ class Model:
             is_asked=self.is_asked,
             running=self.gate.running_count,
             waiting=self.gate.waiting_count,
-            waiting_since_s=self.gate.waiting_since_s,
+            waiting_since_s=min(self.gate.waiting_since_s, self.asked_s),
             used_s=max(self.gate.used_s, self.loaded_s),
             loaded_s=self.loaded_s,
             why=self.why,

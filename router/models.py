@@ -122,7 +122,7 @@ class Models:
 
     async def _adopt(self) -> None:
         """Go on with the workers that an earlier router has left."""
-        for model in self.by_name.values():
+        for model in list(self.by_name.values()):  # of which new settings may take some away
             if pinned := self._watch.found(model.name):
                 self.ledger.reserve(model.name, model.needed)
                 model.is_pinned |= any(pinned)
@@ -133,14 +133,16 @@ class Models:
         """Ask for the models that are to be loaded at the start, as long as there is room."""
         free = self.ledger.free
         for model in self.by_name.values():
-            if model.is_asked:
-                model.is_asked = model.needed <= free
-                free -= model.needed if model.is_asked else 0
-                if not model.is_asked:
-                    log.warning(
-                        "no room for it at the start: its first request loads it",
-                        extra=facts(model=model.name, bytes=model.needed, free=free),
-                    )
+            if not model.is_asked:
+                continue
+            if model.needed <= free:
+                free -= model.needed
+            else:
+                model.asked_s = inf
+                log.warning(
+                    "no room for it at the start: its first request loads it",
+                    extra=facts(model=model.name, bytes=model.needed, free=free),
+                )
         self._tell()
 
     async def _do(self, action: Load | Drain | Keep | Stop, now_s: float) -> None:
@@ -159,11 +161,12 @@ class Models:
                 self._tasks.create_task(self._stop(model))
 
     async def _start(self, model: Model) -> None:
-        model.is_asked = False
+        model.asked_s = inf
         model.loaded_s = monotonic()
         self._loaded(model)
         is_other = await self._watch.start(model.name, pinned=model.is_pinned)
-        if is_other:  # than the one that an earlier router has started
+        # Than the one that an earlier router has started; it may be leaving for a reason already.
+        if is_other and model.phase is Phase.LOADED:
             self._drain(model, Why.CHANGED)
 
     def _loaded(self, model: Model) -> None:
@@ -182,8 +185,6 @@ class Models:
         why, model.why, model.drain_until_s = model.why or Why.ASKED, None, inf
         model.metrics.unloads[why.value].inc()
         log.info("unloaded", extra=facts(model=model.name, why=why.value))
-        if why:
-            model.metrics.unloads[why.value].inc()
         self.ledger.release(model.name)
         model.phase = Phase.UNLOADED
         model.gate.hold(is_held=False)
@@ -191,7 +192,8 @@ class Models:
             self._drop(model)
         else:
             self._define(model)
-            model.is_asked |= why is Why.CHANGED
+            if why is Why.CHANGED:
+                model.ask(monotonic())
         self._tell()
 
     def _all_facts(self) -> list[lifecycle.Model]:
@@ -223,26 +225,26 @@ class Models:
             UnknownResource: the settings have none of that name.
             NeverFits: it takes more than there is.
             NoMemory: it fits once models have left that are in use or pinned.
+            NotLoaded: somebody has unloaded it meanwhile.
         """
         model = self.get(name)
         if model.phase is Phase.UNLOADED:
             self._refuse_without_room(model)
-            model.is_asked = True
+            model.ask(monotonic())
         elif model.phase is Phase.LOADED and model.gate.view.is_failed:
             await self._watch.start(model.name, pinned=model.is_pinned, now=True)
         elif model.phase is not Phase.LOADED:
-            model.is_asked = True  # again, once its processes are gone
+            model.ask(monotonic())  # again, once its processes are gone
         if pin:
             await self.pin(name, pinned=True)
         self._tell()
         while True:
-            turn = self._turn
+            turn, model = self._turn, self.get(name)
             yield model
-            is_settled = model.phase is Phase.LOADED and (
-                model.gate.view.is_ready or model.gate.view.is_failed
-            )
-            if is_settled or self.by_name.get(model.name) is not model:
+            if model.is_settled:
                 return
+            if model.phase is Phase.UNLOADED and not model.is_asked:
+                raise NotLoaded(f"model {name!r} was unloaded while it was loaded")
             await turn.wait()
 
     async def unload(self, name: str, patience_s: float) -> None:
@@ -255,9 +257,11 @@ class Models:
         model = self.get(name)
         if model.is_pinned:
             raise NotLoaded(f"model {name!r} is pinned: unpin it first", reason="MODEL_PINNED")
-        model.is_asked = False
+        model.asked_s = inf
         if model.phase in {Phase.LOADED, Phase.DRAINING}:
             self._drain(model, Why.ASKED, patience_s)
+        elif model.phase is Phase.STOPPING:
+            model.why = Why.ASKED
         self._tell()
         while model.phase in {Phase.DRAINING, Phase.STOPPING}:
             await self._turn.wait()
@@ -335,8 +339,10 @@ class Models:
             self._define(model)
         elif model.phase is Phase.LOADED:
             self._drain(model, Why.CHANGED)
-        else:  # it is on its way out: the next load is by the new ones
-            model.why = Why.CHANGED if model.why is Why.REMOVED else model.why
+        elif model.why is Why.REMOVED:
+            model.why = Why.CHANGED
+        elif model.phase is Phase.DRAINING and model.why in {Why.IDLE, Why.ROOM}:
+            model.why = Why.ASKED  # it runs by the old ones: it is not to be kept
 
     def _remove(self, model: Model) -> None:
         if model.phase is Phase.UNLOADED:
@@ -359,6 +365,8 @@ class Models:
         model = Model(gate, metrics, policy, settings.replicas.get(name, 1), self.ledger)
         self.by_name[name] = model
         self._define(model)
+        if policy.load == "start":
+            model.ask(monotonic())
         model.metrics.set_state(model.state)
 
     def _define(self, model: Model) -> None:

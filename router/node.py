@@ -76,10 +76,15 @@ class Node:
             else:
                 return
 
-    async def kill(self, name: str, epoch: int, reason: str) -> None:
-        """Kill one incarnation; one that is gone, or a node that is away, is no fault."""
+    async def kill(self, name: str, epoch: int, reason: str) -> bool:
+        """Kill one incarnation.
+
+        Returns:
+            Whether it is no more; False while the node is away.
+        """
         request = node_pb2.KillWorkerRequest(name=name, epoch=epoch, reason=reason)
         try:
             await self._stub.KillWorker(request, timeout=CALL_S)
-        except grpc.aio.AioRpcError:
-            return
+        except grpc.aio.AioRpcError as error:
+            return error.code() in NOT_SERVED
+        return True

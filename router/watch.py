@@ -36,7 +36,6 @@ LOOK_S = 1.0
 # Calls to a worker that died end by themselves; this is for the ones that do not.
 CLOSE_GRACE_S = 30.0
 _REFUSALS = (
-    grpc.StatusCode.ALREADY_EXISTS,
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNIMPLEMENTED,
@@ -73,6 +72,7 @@ class Watch:
         self._specs: dict[WorkerName, node_pb2.WorkerSpec] = {}
         self.views: dict[WorkerName, WorkerView] = {}
         self._wanted: dict[WorkerName, bool] = {}  # and whether it is pinned
+        self._unheard = set[WorkerName]()  # wanted, of which the node may not have heard
         self._pinned: dict[WorkerName, bool] = {}  # of those that run, as the node tells
         self._settings = b""
         self.connected = asyncio.Event()
@@ -112,9 +112,10 @@ class Watch:
         Returns:
             Whether the node refuses, since they run with other settings.
         """
+        names = self._workers_of(model)
+        self._wanted.update(dict.fromkeys(names, pinned))
         is_other = False
-        for name in self._workers_of(model):
-            self._wanted[name] = pinned
+        for name in names:
             if now:
                 self._apply(name, fleet.TriedAgain())
             is_other |= await self._start(name, now=now)
@@ -189,6 +190,9 @@ class Watch:
             await self._start(name)
 
     async def _start(self, name: WorkerName, *, now: bool = False) -> bool:
+        self._unheard.discard(name)
+        if name not in self._wanted:  # any more: it was stopped while others were started
+            return False
         try:
             await self._node.start(self._specs[name], now=now, pinned=self._wanted[name])
         except grpc.aio.AioRpcError as error:
@@ -196,7 +200,8 @@ class Watch:
                 return True
             if error.code() in _REFUSALS:
                 self._apply(name, fleet.StartRefused(RemoteError(error).message))
-            # Any other error: the node is away, and is told as soon as it is back.
+            else:  # the node is away, or answers too late: it is told again
+                self._unheard.add(name)
         else:
             self._apply(name, fleet.StartTaken())
         return False
@@ -217,15 +222,20 @@ class Watch:
             self._follow(self.views[name])
 
     async def _look_after(self) -> None:
-        """Have killed who says nothing for too long: it is stopped, or its event loop is."""
+        """Have killed who says nothing for too long: it is stopped, or its event loop is.
+
+        And have started what the node has not heard of.
+        """
         while True:
             await asyncio.sleep(LOOK_S)
+            for name in list(self._unheard):
+                await self._start(name)
             for name, link in list(self._links.items()):
                 silent_s = monotonic() - link.heard_s
                 if silent_s > self.hang_timeout_s and not link.is_condemned:
-                    link.is_condemned = True
                     log.error("a worker hangs", extra=facts(worker=name, epoch=link.epoch))
-                    await self._node.kill(name, link.epoch, f"silent for {silent_s:.0f} s")
+                    reason = f"silent for {silent_s:.0f} s"
+                    link.is_condemned = await self._node.kill(name, link.epoch, reason)
 
     def _store_seen(self, address: str) -> None:
         if address == self.store:

@@ -81,6 +81,7 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         stopped: names of StopWorker calls.
         killed: reasons of KillWorker calls.
         pinned: by worker, as last said.
+        may_start: clear it to keep StartWorker from answering.
         may_stop: clear it to keep a worker from ending.
     """
 
@@ -102,6 +103,8 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         self.stopped: list[str] = []
         self.killed: list[str] = []
         self.pinned: dict[str, bool] = {}
+        self.may_start = asyncio.Event()
+        self.may_start.set()
         self.may_stop = asyncio.Event()
         self.may_stop.set()
         self._settings_json = b""
@@ -188,6 +191,7 @@ class FakeNode(node_pb2_grpc.NodeServiceServicer):
         """Start it, unless it runs."""
         name, settings = request.spec.name, request.spec.settings_json
         self.started.append(name)
+        await self.may_start.wait()
         self.pinned[name] = request.pinned
         if process := self.processes.get(name):
             self.tell(process)

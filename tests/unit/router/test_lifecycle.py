@@ -78,7 +78,7 @@ def a(name: str) -> ModelName:
         (
             [asked_for("a", needed=2), loaded("b"), loaded("c", is_pinned=True)],
             SPENT,
-            Wait(NOW_S - 1 + PATIENCE_S),
+            Wait(inf),
         ),
         ([asked_for("a"), draining("b", running=1)], SPENT, Wait(NOW_S - 1 + PATIENCE_S)),
         (
@@ -92,9 +92,20 @@ def a(name: str) -> ModelName:
             Memory(1, 2),
             Wait(NOW_S - 3 + PATIENCE_S),
         ),
+        # Unless the first has no room beside what is pinned
+        (
+            [asked_for("a", 9, needed=2), asked_for("b", 1), loaded("c", is_pinned=True)],
+            Memory(1, 2),
+            Load(a("b")),
+        ),
         # One that is in use makes room after some patience, if it had its time
         ([asked_for("a", 1), loaded("b", running=1)], SPENT, Wait(NOW_S - 1 + PATIENCE_S)),
         ([asked_for("a", 6), loaded("b", running=1)], SPENT, Drain(a("b"), Why.ROOM)),
+        (
+            [model("a", is_asked=True, waiting_since_s=NOW_S - 6), loaded("b", running=1)],
+            SPENT,
+            Drain(a("b"), Why.ROOM),
+        ),
         (
             [asked_for("a", 6), loaded("b", running=1, loaded_s=NOW_S - 1)],
             SPENT,
