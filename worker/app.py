@@ -9,7 +9,6 @@ from importlib import metadata
 from pathlib import Path
 from time import monotonic
 
-import mlx.core as mx
 from grpc_health.v1 import health_pb2
 
 from bramley.cachestore.client import StoreClient
@@ -23,7 +22,7 @@ from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import Output
-from bramley.worker.loading import Loaded, Numerics, load
+from bramley.worker.loading import Loaded, backend, load, numerics_of
 from bramley.worker.models.blas import Blas, forget_blas
 from bramley.worker.models.errors import ModelError
 from bramley.worker.server import WorkerServicer
@@ -100,8 +99,7 @@ class Worker:
         store: StoreClient,
     ) -> None:
         self._settings = settings
-        panel = blas.sum_panel if info.backend == "cpu" else 0
-        self._numerics = Numerics(f"{info.backend} {info.blas}", panel)
+        self._numerics = numerics_of(blas)
         self._loop = asyncio.get_running_loop()
         self.loaded: asyncio.Future[Loaded] = self._loop.create_future()
         self.engine = Engine(self._load, settings, self._deliver)
@@ -127,15 +125,11 @@ class Worker:
 
 
 def _info(context: ChildContext, blas: Blas) -> worker_pb2.InfoResponse:
-    device = mx.default_device().type
-    backend = (
-        "cpu" if device == mx.DeviceType.cpu else "metal" if mx.metal.is_available() else "cuda"
-    )
     packages = ("bramley", "mlx", "mlx-lm", "transformers", "grpcio")
     return worker_pb2.InfoResponse(
         model=model_of(context.name),
         epoch=context.epoch,
-        backend=backend,
-        blas=blas.name if backend == "cpu" else "",
+        backend=backend(),
+        blas=blas.name if backend() == "cpu" else "",
         versions={package: metadata.version(package) for package in packages},
     )

@@ -23,6 +23,7 @@ from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.selfcheck import choose_lane
 from bramley.worker.intake import ModelFacts
 from bramley.worker.lanes import code_digest, remember, remembered
+from bramley.worker.models.blas import Blas
 from bramley.worker.models.contract import Lane, ModelParts
 from bramley.worker.models.errors import ModelError
 from bramley.worker.prefix import StateFacts
@@ -51,6 +52,20 @@ class Numerics:
 
     name: str
     sum_panel: int = 0
+
+
+def backend() -> str:
+    """Name what MLX computes on: "cpu", "metal" or "cuda"."""
+    if mx.default_device().type == mx.DeviceType.cpu:
+        return "cpu"
+    return "metal" if mx.metal.is_available() else "cuda"
+
+
+def numerics_of(blas: Blas) -> Numerics:
+    """Tell what computes in a process that has loaded this BLAS."""
+    if backend() == "cpu":
+        return Numerics(f"cpu {blas.name}", blas.sum_panel)
+    return Numerics(f"{backend()} ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
