@@ -7,7 +7,7 @@ BACKEND ?= $(if $(filter Linux,$(shell uname -s)),cpu)
 READY := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: setup demo test test-all soak check protos bench sizes docs fmt lint types
+.PHONY: setup demo test test-all soak check protos bench bench-serve sizes docs fmt lint types
 
 setup: $(READY)
 
@@ -42,6 +42,9 @@ bench: $(READY)
 	$(BIN)/python -m bramley.bench.start
 	$(BIN)/python -m bramley.bench.engine
 	$(BIN)/python -m bramley.bench.fairness
+
+bench-serve: $(READY)
+	$(BIN)/python -m bramley.bench.serve $(ARGS)
 
 sizes: $(READY)
 	$(BIN)/python -m bramley.bench.sizes

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bramley.client.commands import cache, models, session
+from bramley.client.commands import bench, cache, models, session
 from bramley.client.commands.chat import chat
 from bramley.client.commands.connection import remote
 from bramley.client.commands.demo import demo
@@ -49,8 +49,9 @@ app.command(
 app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")
 app.add_typer(session.app, name="session")
+app.add_typer(bench.app, name="bench")
 # Ask the supervisor, or nobody: the machine itself.
-HERE = {"up", "down", "reload", "status", "demo", "top", "token"}
+HERE = {"up", "down", "reload", "status", "demo", "top", "token", "bench"}
 
 
 @app.callback()
