@@ -116,7 +116,8 @@ takes a body. `status` in `/readyz` is the first of these that holds:
 | `exhausted` | each model that is served refuses requests of class `default`: too many wait |
 | `ready` | none of them |
 
-Models that are loaded on demand or by hand are not waited for.
+Models that are loaded on demand or by hand are not waited for, nor is one that was unloaded since,
+or had no room at the start: its next request loads it.
 """
 
 

@@ -10,6 +10,7 @@ from bramley.router.policy import Load
 
 Status = Literal["ready", "draining", "failed", "loading", "exhausted"]
 SERVING = ("READY", "DEGRADED")
+ASLEEP = ("UNLOADED", "DRAINING")
 
 
 class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +39,13 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its requests find a worker."""
         return self.state in SERVING
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is to be ready before requests are sent here."""
+        # One that was unloaded, or has found no room yet, is loaded by its next request: were it
+        # waited for, none would ever be sent.
+        return self.load == "start" and self.state not in ASLEEP
+
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of ``/readyz``."""
@@ -54,7 +62,7 @@ def readiness(models: dict[ModelName, ModelReport], *, is_draining: bool) -> Rea
 
 
 def _status(models: Sequence[ModelReport]) -> Status:
-    missing = [one for one in models if one.load == "start" and not one.is_serving]
+    missing = [one for one in models if one.is_awaited and not one.is_serving]
     if any(one.state == "FAILED" for one in missing):
         return "failed"
     if missing:

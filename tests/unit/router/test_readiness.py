@@ -21,7 +21,9 @@ BROKEN = ModelReport(state="FAILED", load="manual")
         ([ModelReport(state="DEGRADED")], "ready"),
         ([READY, LOADING], "loading"),
         ([LOADING, FAILED], "failed"),
-        ([READY, ModelReport(state="UNLOADED")], "loading"),
+        ([READY, ModelReport(state="STARTING")], "loading"),
+        ([READY, ModelReport(state="UNLOADED")], "ready"),  # its next request loads it
+        ([ModelReport(state="DRAINING")], "ready"),
         ([ASLEEP], "ready"),
         ([READY, BROKEN], "ready"),
         ([FULL, READY], "ready"),
