@@ -13,8 +13,18 @@ from typing import Any
 import msgspec
 
 from bramley.bench.serve.bootstrap import BLOCKS_MIN, geometric_mean, interval
-from bramley.bench.serve.compare import Reason, Side, Why, machine, model, ratios
-from bramley.bench.serve.record import Arm, Run
+from bramley.bench.serve.compare import (
+    Reason,
+    Side,
+    Why,
+    answer_differs,
+    machine,
+    model,
+    ratios,
+)
+from bramley.bench.serve.record import Arm, Request, Run
+
+PARITY = "parity"  # the phase of the probes
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +56,22 @@ class Against(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int = 0
     reasons: list[str] = []
     unsure: str = ""
+
+
+class Parity(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the probes one column answers as another does.
+
+    Attributes:
+        arm: the column's name.
+        same: answers with equal texts.
+        asked: probes that both were asked.
+        differ: what differs, of each of the others.
+    """
+
+    arm: str
+    same: int
+    asked: int
+    differ: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +200,24 @@ def _sum_up(blocks: Sequence[float], pairs: int, reasons: list[str]) -> Against:
 def _unsure(seeds: int) -> str:
     count = "one seed" if seeds == 1 else f"{seeds} seeds"
     return f"no interval: {count}, and {BLOCKS_MIN} are needed"
+
+
+def parity(ours: Column, theirs: Column) -> Parity:
+    """Compare the answers to what every arm is asked for this alone; caches do not matter."""
+    asked, differ = 0, list[str]()
+    for seed, mine, other in _pairs(ours, theirs):
+        answers = {one.sha256: one for one in _probes(other)}
+        for probe in _probes(mine):
+            if probe.sha256 not in answers:
+                continue
+            asked += 1
+            if reason := answer_differs(probe, answers[probe.sha256]):
+                differ.append(f"seed {seed}, probe {probe.index}: {reason.words}")
+    return Parity(arm=ours.name, same=asked - len(differ), asked=asked, differ=differ)
+
+
+def _probes(side: Side) -> list[Request]:
+    return [one for one in side.arm.requests if one.phase == PARITY and one.error is None]
 
 
 def within(column: Column, above: str, below: str) -> Against:

@@ -265,12 +265,17 @@ def mismatch(ours: Request, theirs: Request, must: Rule, names: tuple[str, str])
             return Reason(Why.REQUEST, "what was asked differs: other words, sizes or settings")
         if told[0] != told[1]:
             return Reason(fact.kind, f"{fact.name} differs: {told[0]} and {told[1]}")
-    if must is Rule.ANSWERS and ours.text != theirs.text:
-        alike = zip(ours.text, theirs.text, strict=False)
-        shorter = min(len(ours.text), len(theirs.text))
-        at = next((place for place, (a, b) in enumerate(alike) if a != b), shorter)
-        return Reason(Why.TEXT, f"the answers differ from character {at} on")
-    return None
+    return answer_differs(ours, theirs) if must is Rule.ANSWERS else None
+
+
+def answer_differs(ours: Request, theirs: Request) -> Reason | None:
+    """Find where two answers' texts part."""
+    if ours.text == theirs.text:
+        return None
+    alike = zip(ours.text, theirs.text, strict=False)
+    shorter = min(len(ours.text), len(theirs.text))
+    at = next((place for place, (a, b) in enumerate(alike) if a != b), shorter)
+    return Reason(Why.TEXT, f"the answers differ from character {at} on")
 
 
 def _each_once(reasons: Sequence[Reason], pairs: int) -> list[Reason]:

@@ -20,6 +20,7 @@ def report(summary: Summary) -> str:
         "## Figures\n",
         *matrix(summary),
         *goals(summary.goals),
+        *parity(summary),
         *failures(summary.arms),
     ]
     return "\n".join([*parts, ""])
@@ -188,6 +189,22 @@ def goals(found: Sequence[Goal]) -> Iterator[str]:
         words = (escaped(goal.what), escaped(goal.arm), required, _cell_text(reached))
         rows.append((*words, verdict, escaped(goal.note)))
     yield from table(header, rows)
+
+
+def parity(summary: Summary) -> Iterator[str]:
+    """Say who answers as the baseline does.
+
+    Yields:
+        Its lines.
+    """
+    if not summary.parity:
+        return
+    yield "## Answers\n"
+    for one in summary.parity:
+        told = f"- {escaped(one.arm)}: {one.same} of {one.asked} probes answered in the words of"
+        yield f"{told} {escaped(summary.baseline)}"
+        yield from (f"  - {escaped(words)}" for words in one.differ)
+    yield ""
 
 
 def failures(arms: Sequence[ArmFacts]) -> Iterator[str]:

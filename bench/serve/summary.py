@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bramley.bench.serve.columns import Against, Column, Spread, against, columns
+from bramley.bench.serve.columns import Against, Column, Parity, Spread, against, columns, parity
 from bramley.bench.serve.compare import Rule, rule
 from bramley.bench.serve.goals import PEER, Goal, goals, in_unit
 from bramley.bench.serve.metrics import METRICS, Better, Metric
@@ -52,6 +52,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One metric of all columns."""
 
     metric: str
+    phase: str
     unit: str
     better: Better
     meaning: str
@@ -126,6 +127,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     baseline: str
     runs: list[RunFacts]
     arms: list[ArmFacts]
+    parity: list[Parity]
     lines: list[Line]
     goals: list[Goal]
 
@@ -156,6 +158,9 @@ def summarise(
         baseline=base.name,
         runs=[_run_facts(run) for run in {run.id: run for run in runs}.values()],
         arms=[_arm_facts(column) for column in found],
+        parity=[
+            told for column in found if column is not base and (told := parity(column, base)).asked
+        ],
         lines=[_line(metric, found, base, reached) for metric in _metrics(found)],
         goals=reached,
     )
@@ -195,6 +200,7 @@ def _line(metric: str, found: Sequence[Column], base: Column, reached: Sequence[
     phase = _phase(metric, found)
     return Line(
         metric=metric,
+        phase=phase,
         unit=samples[0].unit,
         better=known.better,
         meaning=known.meaning + (f" ({rest})" if rest else ""),
