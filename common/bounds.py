@@ -194,6 +194,10 @@ TABLE: Final[Mapping[str, Mapping[str, Bound]]] = {
     "CloseSessionRequest": {"model": _MODEL, "session_key": _ID, "salt": _ID},
 }
 
+# Fields of a GenerateRequest that no worker serves yet.
+_UNSERVED: Final = frozenset(
+    {"constraint", "tools", "tool_choice", "reasoning", "adapter", "speculation"}
+)
 
 _BY_FULL_NAME = {f"{generation_pb2.DESCRIPTOR.package}.{name}": of for name, of in TABLE.items()}
 _NONE: Mapping[str, Bound] = {}
@@ -219,6 +223,17 @@ def check(message: Message, path: str = "", only: Container[str] | None = None) 
             check(value, where)
         elif field.enum_type is not None and value not in field.enum_type.values_by_number:
             raise InvalidRequest(where, f"{value} is not known")
+
+
+def refuse_unserved(request: generation_pb2.GenerateRequest) -> None:
+    """Refuse what no worker could do, before a model is loaded for it.
+
+    Raises:
+        InvalidRequest: names the field.
+    """
+    for field, _ in request.ListFields():
+        if field.name in _UNSERVED:
+            raise InvalidRequest(field.name, "not supported by this version")
 
 
 def name_of(message: Any) -> str:  # noqa: ANN401 -- a Descriptor, in either of its types

@@ -18,6 +18,11 @@ class Priority(enum.IntEnum):
     INTERACTIVE = 3
     SYSTEM = 4
 
+    @classmethod
+    def of(cls, number: int) -> "Priority":
+        """Take the class of a request: DEFAULT, if it asks for none."""
+        return cls(number) if number else cls.DEFAULT
+
 
 class ClassRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one class of a model's requests gets.

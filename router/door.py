@@ -192,7 +192,7 @@ def _bounded(deserializer: Any) -> Any:  # noqa: ANN401
 def _priority(request: object) -> Priority | None:
     if not isinstance(request, generation_pb2.GenerateRequest):
         return None
-    return Priority(request.priority) if request.priority else Priority.DEFAULT
+    return Priority.of(request.priority)
 
 
 def _make_own(request: object, identity: Identity) -> None:

@@ -323,8 +323,7 @@ class Models:
             if model is None:
                 self._add(name)
                 continue
-            model.policy = settings.policies.get(name, ModelPolicy())
-            model.is_pinned |= model.policy.pinned
+            self._set_policy(model, settings.policies.get(name, ModelPolicy()))
             model.gate.set_rules(settings.classes, settings.running_max.get(name))
             if model.why is Why.REMOVED or _spec(before, name) != _spec(settings, name):
                 self._respecify(model)
@@ -332,6 +331,14 @@ class Models:
             if name not in settings.models:
                 self._remove(model)
         self._tell()
+
+    def _set_policy(self, model: Model, policy: ModelPolicy) -> None:
+        before, model.policy = model.policy, policy
+        if policy.pinned == before.pinned:  # what an operator has pinned stays so
+            return
+        model.is_pinned = policy.pinned
+        if model.phase is Phase.LOADED:
+            self._tasks.create_task(self._watch.start(model.name, pinned=policy.pinned))
 
     def _respecify(self, model: Model) -> None:
         model.weights = model.workspace = 0

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from bramley.common import logs
+from bramley.common import bounds, logs
 from bramley.common.errors import (
     BramleyError,
     Draining,
@@ -147,6 +147,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         model = self._model(request.model)
         if request.WhichOneof("input") is None:
             raise InvalidRequest("input", "none of chat, text and token_ids is set")
+        bounds.refuse_unserved(request)
         return model
 
     @contextmanager
@@ -348,19 +349,13 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             return await self._cached.explain(request, context.time_remaining())
 
 
-def _priority(request: generation_pb2.GenerateRequest) -> Priority:
-    """The class of a request; one that is unset, or newer than this router, is DEFAULT."""
-    known = request.priority in list(Priority)
-    return Priority(request.priority) if known else Priority.DEFAULT
-
-
 def _ask(
     request_id: RequestId, request: generation_pb2.GenerateRequest, remaining_s: float | None
 ) -> Ask:
     now_s = monotonic()
     return Ask(
         id=request_id,
-        priority=_priority(request),
+        priority=Priority.of(request.priority),
         owner=access.caller.get().name,
         key=request.fairness_key,
         nbytes=request.ByteSize(),

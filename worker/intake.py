@@ -18,15 +18,6 @@ from bramley.protos.v1 import generation_pb2, types_pb2
 PROMPT_LOGPROBS_MAX = 1 << 20
 KEY_CHARACTERS_MAX = 512  # of a session or a salt, before which the router may have put a name
 
-# Fields that nothing here serves yet, each by its path.
-_UNSERVED = (
-    "constraint",
-    "tools",
-    "tool_choice",
-    "reasoning",
-    "adapter",
-    "speculation",
-)
 # What is computed with; the router has checked all of a request by the same table.
 _COMPUTED_WITH = frozenset(
     {"n", "sampling", "stop", "logprobs", "priority", "session_key", "stream"}
@@ -55,10 +46,7 @@ def check_fields(request: generation_pb2.GenerateRequest) -> None:
     Raises:
         InvalidRequest: names the field.
     """
-    said = given(request)
-    for path in _UNSERVED:
-        if path in said:
-            raise InvalidRequest(path, "not supported by this version")
+    bounds.refuse_unserved(request)
     bounds.check(request, only=_COMPUTED_WITH)
     check_key("cache.salt", request.cache.salt)
 

@@ -184,3 +184,42 @@ async def test_a_worker_that_hangs_while_its_node_is_away_is_killed_once_it_is_b
         await until(lambda: len(bench.node.killed) == 1)
         await bench.ready()
         assert await answer(bench)
+
+
+async def test_a_pin_of_the_settings_goes_with_them_and_an_operators_stays() -> None:
+    made = policies("fake", load="start", pinned=True)
+    async with routed(policies=made) as bench:
+
+        async def reload(**changes: Any) -> None:
+            changed = policies("fake", load="start", **changes)
+            settings = bench.router.models.settings
+            bench.node.reload(msgspec.structs.replace(settings, policies=changed))
+            await until(lambda: bench.router.models.settings.policies == changed)
+
+        await until(lambda: bench.node.pinned["fake"])
+        await reload(pinned=False)
+        await until(lambda: not bench.node.pinned["fake"])
+        assert not bench.router.models.get("fake").is_pinned
+        await pin(bench, pinned=True)
+        await reload(idle_unload_s=60.0)
+        assert bench.router.models.get("fake").is_pinned
+
+
+UNSERVED: dict[str, Any] = {
+    "adapter": "a",
+    "tools": [types_pb2.Tool(name="a")],
+    "constraint": types_pb2.Constraint(regex="a"),
+    "reasoning": types_pb2.ReasoningOptions(effort="low"),
+}
+
+
+@pytest.mark.parametrize("field", sorted(UNSERVED))
+async def test_no_model_is_loaded_for_what_no_worker_could_do(field: str) -> None:
+    async with routed(is_ready=False, policies=policies("fake")) as bench:
+        await bench.router.watch.connected.wait()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await collect(bench.stub.Generate(ask(**{field: UNSERVED[field]}), timeout=WAIT_S))
+        error = RemoteError(caught.value)
+        assert (error.code, error.field) == ("INVALID_ARGUMENT", field)
+        assert bench.router.models.get("fake").state == UNLOADED
+        assert bench.node.started == []
