@@ -59,4 +59,5 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
         found = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    # The time of change of the file's mode as well: one that was open to others may be right now.
+    return found.st_ino, found.st_size, found.st_ctime_ns

@@ -8,12 +8,14 @@ import msgspec
 from bramley.common.errors import SettingsError
 from bramley.deploy.settings import FILLED_IN, ClusterSettings
 
-# Addresses that are bound, files that are read once, processes that nobody replaces.
+# Addresses that are bound, what is read once at a start, processes that nobody replaces.
 FIXED: Final = (
     "router.grpc",
     "router.http",
     "router.tls",
     "router.auth",
+    "router.traces",
+    "router.vllm_metrics",
     "node.worker_command",
     "node.router_command",
     "node.store_command",

@@ -48,6 +48,7 @@ def test_what_differs_is_named_and_taken(
 def test_what_only_a_restart_can_change_is_refused_with_all_its_keys(tmp_path: Path) -> None:
     new = TOML + (
         '[router]\ngrpc = "127.0.0.1:1"\nhttp = "127.0.0.1:2"\nbacklog_bytes = 9\n'
+        'vllm_metrics = true\n[router.traces]\nsample = 0.5\n'
         '[node]\nworker_command = ["w"]\nrouter_command = ["r"]\nstore_command = ["s"]\n'
         "[store]\nenabled = false\nram_bytes = 7\n"
     )
@@ -55,5 +56,6 @@ def test_what_only_a_restart_can_change_is_refused_with_all_its_keys(tmp_path: P
         refuse_fixed(changed_keys(_load(tmp_path, TOML), _load(tmp_path, new)))
     assert raised.value.key.split(", ") == [
         *("node.router_command", "node.store_command", "node.worker_command"),
-        *("router.grpc", "router.http", "store.enabled", "store.ram_bytes"),
+        *("router.grpc", "router.http", "router.traces.sample", "router.vllm_metrics"),
+        *("store.enabled", "store.ram_bytes"),
     ]
