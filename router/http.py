@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bramley.common import auth
 from bramley.common.errors import CannotListen, PermissionDenied, SettingsError, Unauthenticated
@@ -32,6 +33,7 @@ Identify = Callable[[str | None], Identity]
 
 CONNECTIONS_MAX = 512  # more are answered with 503
 HEADER_BYTES_MAX = 16 << 10  # of one that has no end yet
+REQUEST_S = 20.0  # for a request and its answer, however slow its client
 STOP_S = 1  # for answers that are being sent when the router ends
 
 
@@ -54,7 +56,7 @@ def application(
 
     async def metrics(request: Request) -> Response:
         _admit(request, identify)
-        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        encode, kind = _encoder(request.headers.get("accept", ""))
         # On a thread: there may be thousands of series, and streams are forwarded meanwhile.
         return Response(await asyncio.to_thread(encode, registry), media_type=kind)
 
@@ -76,6 +78,13 @@ def application(
         middleware=[Middleware(_NoBody)],
         exception_handlers={Unauthenticated: _refused, PermissionDenied: _refused},
     )
+
+
+def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # a version in it is none
+        return choose_encoder("")
 
 
 def _admit(request: Request, identify: Identify | None) -> None:
@@ -121,11 +130,11 @@ async def serving(
         uvicorn.Config(
             application,
             loop="none",
-            http="h11",
+            http=_Connection,
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="warning",
+            log_level="error",  # what strangers send is no fault of ours, and a line each
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -173,6 +182,25 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+
+class _Connection(H11Protocol):
+    """One that has its time for each request, so that nobody keeps others out by being slow."""
+
+    _hurry: asyncio.TimerHandle
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._hurry = self.loop.call_later(REQUEST_S, transport.abort)
+
+    def on_response_complete(self) -> None:
+        self._hurry.cancel()
+        self._hurry = self.loop.call_later(REQUEST_S, self.transport.abort)
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hurry.cancel()
+        super().connection_lost(exc)
 
 
 class _NoBody:

@@ -1,6 +1,7 @@
 """What the router says over HTTP: alive, ready or why not, and its metrics."""
 
 import asyncio
+import contextlib
 import json
 import ssl
 import statistics
@@ -157,6 +158,8 @@ async def test_metrics_are_openmetrics_for_who_asks_for_them() -> None:
         assert modern.headers["content-type"].startswith("application/openmetrics-text")
         assert "bramley_router_queue_depth" in names_of(modern.body.decode())
         assert modern.body.endswith(b"# EOF\n")
+        odd = {"accept": "application/openmetrics-text; version=x.y"}
+        assert (await fetch(address, "/metrics", headers=odd)).status == 200
 
 
 async def test_an_address_that_is_taken_or_none_is_an_error_at_the_start() -> None:
@@ -177,6 +180,37 @@ async def test_it_stops_with_a_client_that_says_nothing() -> None:
         writer.write(b"GET /healthz HTTP/1.1\r\nhost:")
     assert await reader.read() == b""
     writer.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HT", b"GET /metrics HTTP/1.1\r\nhost: x\r\n"])
+async def test_who_is_slow_keeps_others_out_for_so_long_alone(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(http, "REQUEST_S", 0.5)
+    async with routed(is_ready=False, http=HTTP) as bench:
+        slow = [await connected(bench) for _ in range(3)]
+        for _, writer in slow:
+            writer.write(said)
+        assert (await fetch(bench.router.addresses["http"], "/healthz")).status == 503
+        for reader, writer in slow:
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+        assert (await fetch(bench.router.addresses["http"], "/healthz")).status == 200
+
+
+async def test_each_request_of_a_connection_has_its_time_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "REQUEST_S", 1.0)
+    async with routed(is_ready=False, http=HTTP) as bench:
+        reader, writer = await connected(bench)
+        begun_s = time.monotonic()
+        while time.monotonic() < begun_s + 1.5:
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200 ")
+        writer.close()
 
 
 async def test_many_clients_at_once_are_answered() -> None:
