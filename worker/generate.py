@@ -142,6 +142,8 @@ class Stream:
     def _note(self, output: Output) -> None:
         answer = self._answers[output.request_id]
         match output:
+            case Token() if answer.finished is None:
+                self._token(answer, output)
             case Seated():
                 self._seated(answer, output)
             case Prefilled(tokens=done) if not answer.is_begun:
@@ -152,8 +154,6 @@ class Stream:
                 self._is_due = True
             case PromptLogprobs(logprobs=logprobs):
                 answer.take_prompt(logprobs)
-            case Token() if answer.finished is None:
-                self._token(answer, output)
             case Preempted(request=work) if answer.finished is None:
                 self._preempted.append(work)
             case Preempted(request=work):
