@@ -1,4 +1,4 @@
-"""Writes the generated pages, settings.md, metrics.md and models.md, from what they describe."""
+"""Writes the generated pages of this folder from what they describe."""
 
 import collections
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from bramley.bench.serve import markdown, summary
 from bramley.cachestore import metrics as store_metrics
 from bramley.common.logs import LogSettings
 from bramley.deploy.settings import ClusterSettings, ModelTable, NodeSettings, StoreTable
@@ -208,7 +209,18 @@ def _lane_rows(records: Iterable[tuple[str, dict[str, str]]]) -> list[str]:
     ]
 
 
-PAGES = {"settings.md": settings_page, "metrics.md": metrics_page, "models.md": models_page}
+def performance_page(folder: Path = HERE / "performance") -> str:
+    """Say what was measured: all summaries that are kept."""
+    files = sorted(folder.glob("*.json"))
+    return markdown.performance({file.stem: summary.load(file) for file in files}, MARK)
+
+
+PAGES = {
+    "settings.md": settings_page,
+    "metrics.md": metrics_page,
+    "models.md": models_page,
+    "performance.md": performance_page,
+}
 
 if __name__ == "__main__":
     for file, page in PAGES.items():

@@ -20,9 +20,9 @@ MACHINE_FACTS = ("cpu", "accelerator", "cores", "threads", "ram_bytes", "os")
 class Rule(enum.StrEnum):
     """What must be the same before two samples of a metric are divided."""
 
-    ANSWERS = "same requests, counts and answers"
-    REQUESTS = "same requests"  # of streams that are left once enough was seen; of caches
-    NOTHING = "no request"  # memory, and times of starting, have no text that could be the same
+    ANSWERS = "the same requests, counts and answers"
+    REQUESTS = "the same requests"  # of streams that are left once enough was seen; of caches
+    NOTHING = "no requests"  # memory, and times of starting, have no text that could be the same
 
 
 # Of all other metrics the answers must be the same.

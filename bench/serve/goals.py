@@ -124,12 +124,12 @@ def _rows(column: Column) -> Iterator[_Row]:
     for streams, gain in gains.items():
         rate = f"aggregate_rate@{streams}"
         if not is_gpu:
-            what = f"{streams} streams together, against `{PEER}`"
+            what = f"{streams} streams together, against {PEER}"
             yield _Row(what, (rate,), Required(">=", 1.15), _beside_peer(rate))
         what = f"{streams} streams together, against one"
         one = "aggregate_rate@1"
         yield _Row(what, (rate, one), Required(">=", gain), _beside(rate, one))
-    what = f"one stream, against `{PEER}`"
+    what = f"one stream, against {PEER}"
     yield _Row(what, ("decode_rate",), Required(">=", 1.0), _beside_peer("decode_rate"))
     if not is_gpu:
         yield from _cached_rows(column)

@@ -159,7 +159,7 @@ def _figures(by_base: Sequence[Summary], found: Sequence[Column]) -> Markup:
     words = (
         "Medians of all samples, then the smallest and the largest; each line of the small drawing "
         "is a sample, on one scale a row. A ratio is there only if both arms did the same work: "
-        "the machine, model and workload are the same, and what is said of each metric. Its "
+        "machine, model and workload are the same, and what is said below each metric. Its "
         "interval, in brackets, holds 95 %. ↑ higher is better, ↓ lower is better."
     )
     names = [column.name for column in found]
@@ -179,7 +179,7 @@ def _figures(by_base: Sequence[Summary], found: Sequence[Column]) -> Markup:
 def _row(lines: Sequence[Line], by_base: Sequence[Summary], found: Sequence[Column]) -> Markup:
     line = lines[0]
     arrow = {"higher": " ↑", "lower": " ↓", "neither": ""}[line.better]
-    meaning = tag("small", f"{line.meaning}. For a ratio: {line.rule}.")
+    meaning = tag("small", f"{line.meaning}. A ratio needs {line.rule}.")
     title = tag("th", tag("code", line.metric), arrow, meaning, scope="row", class_="metric")
     samples = [column.values(line.metric) for column in found]
     every = [value for values in samples for value in values]
@@ -196,7 +196,7 @@ def _row(lines: Sequence[Line], by_base: Sequence[Summary], found: Sequence[Colu
             first = " first" if place == 0 else ""
             inside = _against(cell, line, is_base=told.baseline == column.name)
             parts.append(tag("div", *inside, class_=f"vs vs{place}{first}"))
-        cells.append(tag("td", *parts, data_arm=column.name))
+        cells.append(tag("td", *parts, data_label=column.name))
     return tag("tr", title, *cells)
 
 

@@ -1,6 +1,6 @@
 """The report in Markdown: where its figures come from, then figures, then what failed."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bramley.bench.serve import wording
 from bramley.bench.serve.goals import Goal
@@ -10,20 +10,62 @@ _SPECIAL = str.maketrans(
     {**{mark: f"\\{mark}" for mark in "\\`*_[]#|"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"}
 )
 
+_HOW = """\
+What `bramley bench serve` measured: whole servers, each asked the same requests over its own
+protocol, in turns (`A B B A`), on one machine. A ratio stands only where both sides did the same
+work: the same requests and counts, the same cached tokens, the same greedy answers. Everywhere else
+both figures stand alone, with the reason. A ratio is the geometric mean over seeds of the median
+ratio of a seed's pairs; its interval is of a block bootstrap over the seeds (20,000 resamples of
+the mean log ratio, 95 %), and fewer than five seeds have none. To add a run:
+
+```sh
+bramley bench serve --arms bramley,mlx_lm.server --seeds 5 --out run.json
+bramley bench report run-*.json --summary docs/performance/NAME.json \\
+    --made-by 'bramley bench serve --arms bramley,mlx_lm.server --seeds 5 --out run.json'
+make docs
+```
+
+`bramley bench report run-*.json --html report.html` draws the same, with the time of every token.
+"""
+
 
 def report(summary: Summary) -> str:
     """Write a summary as a page."""
-    parts = [
-        f"# Serving benchmark: {escaped(_model(summary))}\n",
-        *flaws(summary),
-        *provenance(summary),
-        "## Figures\n",
-        *matrix(summary),
-        *goals(summary.goals),
-        *parity(summary),
-        *failures(summary.arms),
-    ]
-    return "\n".join([*parts, ""])
+    return "\n".join([f"# Serving benchmark: {escaped(_model(summary))}\n", *_body(summary), ""])
+
+
+def performance(summaries: Mapping[str, Summary], mark: str) -> str:
+    """Write the page of all summaries that are kept beside the code.
+
+    Args:
+        summaries: by their names.
+        mark: that says how the page is made.
+
+    Returns:
+        The page.
+    """
+    parts = ["# Performance\n", mark, _HOW]
+    if not summaries:
+        parts.append("No run is kept here yet.")
+    for name, summary in summaries.items():
+        parts.append(f"## {escaped(name)}: {escaped(_model(summary))}\n")
+        parts += [f"#{line}" if line.startswith("## ") else line for line in _body(summary)]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _body(summary: Summary) -> Iterator[str]:
+    """Say all of a summary.
+
+    Yields:
+        Its lines.
+    """
+    yield from flaws(summary)
+    yield from goals(summary.goals)
+    yield "## Figures\n"
+    yield from matrix(summary)
+    yield from parity(summary)
+    yield from failures(summary.arms)
+    yield from provenance(summary)
 
 
 def _model(summary: Summary) -> str:
@@ -135,7 +177,7 @@ def matrix(summary: Summary) -> Iterator[str]:
     yield from (f"{number}. {escaped(note)}" for number, note in enumerate(notes, 1))
     if notes:
         yield ""
-    yield "| what is measured | must be the same for a ratio |\n|---|---|"
+    yield "| what is measured | a ratio needs |\n|---|---|"
     for line in summary.lines:
         yield f"| {code(line.metric)}: {escaped(line.meaning)} | {line.rule} |"
     yield ""

@@ -90,9 +90,10 @@ class Scale:
 
 
 def _round_times(low: float, high: float) -> list[float]:
-    """Find 1, 2 or 5 times powers of ten, so that the first and the last hold all between."""
+    """Find round times, of which the first and the last have all others between them."""
     tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    every = [digit * 10.0**ten for ten in tens for digit in (1, 2, 5)]
+    digits = (1.0, 2.0, 5.0) if high > 5 * low else (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+    every = [digit * 10.0**ten for ten in tens for digit in digits]
     below = max((one for one in every if one <= low * (1 + 1e-9)), default=every[0])
     above = min((one for one in every if one >= high and one > below), default=every[-1] * 2)
     marks = [one for one in every if below <= one < above] + [above]
@@ -130,7 +131,8 @@ def _grid(scale: Scale) -> list[Markup]:
         x = f"{scale.x(mark):.1f}"
         parts.append(tag("path", d=f"M{x} {_y(1):.1f}V{_y(0):.1f}", class_="grid"))
         words = wording.value(mark, "s")
-        parts.append(tag("text", words, x=x, y=_HIGH - 12, class_="tick", text_anchor="middle"))
+        place = "end" if mark == scale.marks[-1] else "middle"
+        parts.append(tag("text", words, x=x, y=_HIGH - 12, class_="tick", text_anchor=place))
     return parts
 
 

@@ -47,10 +47,13 @@ def join(*inside: object, between: str = "") -> Markup:
 def table(header: list[object], rows: list[list[object]], **attributes: object) -> Markup:
     """Make a table whose rows each begin with what they are of."""
     head = tag("tr", *(tag("th", cell, scope="col") for cell in header))
-    body = (
-        tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:]))
-        for row in rows
-    )
+    body = (tag("tr", tag("th", row[0], scope="row"), *_cells(header, row)) for row in rows)
     inner = tag("table", tag("thead", head), tag("tbody", *body), **attributes)
     # Wider than the screen it is scrolled by itself, by keys as well.
     return tag("div", inner, class_="wide", tabindex="0", role="region", aria_label="table")
+
+
+def _cells(header: list[object], row: list[object]) -> list[Markup]:
+    # On a narrow screen a row is a block, and each cell says what it is.
+    pairs = zip(header[1:], row[1:], strict=True)
+    return [tag("td", cell, data_label=name) for name, cell in pairs]
