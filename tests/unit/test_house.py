@@ -50,6 +50,7 @@ PURE = (
     "router/routing.py",
     "router/totals.py",
     "worker/owed.py",
+    "worker/pace.py",
     "worker/request.py",
     "worker/engine/costs.py",
     "worker/engine/faults.py",
