@@ -22,13 +22,13 @@ def weights_bytes(path: Path, *, on_cpu: bool | None = None) -> int:
 
     Args:
         path: of the folder or the file.
-        on_cpu: whether MLX will compute on the CPU, where all weights become float32; on
-            anything but macOS, if not given.
+        on_cpu: whether MLX will compute on the CPU, where all weights become float32; as this
+            machine looks, if not given.
 
     Returns:
         The bytes; 0 where the files are not there or cannot be read.
     """
-    on_cpu = sys.platform != "darwin" if on_cpu is None else on_cpu
+    on_cpu = computes_on_cpu() if on_cpu is None else on_cpu
     try:
         if path.suffix == ".gguf":
             return _of_gguf(path, on_cpu=on_cpu)
@@ -39,6 +39,11 @@ def weights_bytes(path: Path, *, on_cpu: bool | None = None) -> int:
     except (OSError, msgspec.DecodeError):
         return 0
     return int(stored * _BITS / _bits(config))
+
+
+def computes_on_cpu(devices: Path = Path("/dev")) -> bool:
+    """Whether this machine has no GPU that MLX could use: neither Apple's nor one of NVIDIA's."""
+    return sys.platform != "darwin" and not any(devices.glob("nvidia[0-9]*"))
 
 
 def _of_gguf(path: Path, *, on_cpu: bool) -> int:

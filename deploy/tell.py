@@ -1,6 +1,7 @@
 """Says on stdout, in a line each, when a node in the foreground serves and its models do."""
 
 import asyncio
+from typing import Final
 
 from bramley.client.client import AsyncClient
 from bramley.client.cluster import Model
@@ -8,10 +9,15 @@ from bramley.common.status import RemoteError
 from bramley.deploy.keeper import ROUTER, Keeper
 
 _POLL_S = 0.25
+# Nothing more comes of these by itself; one that is unloaded may never be asked for.
+_SETTLED: Final = frozenset({"ready", "degraded", "failed", "unloaded"})
 
 
 async def tell(keeper: Keeper) -> None:
-    """Tell of the router when it is ready, and of each model once it serves or has failed."""
+    """Tell of the router when it is ready, and of the models once they serve or have failed.
+
+    It ends when no model is being loaded: later loads are told in the log alone.
+    """
     await keeper.changes.until(lambda: keeper.is_running(ROUTER))
     addresses = keeper.router_addresses
     metrics = f", metrics at http://{addresses['http']}/metrics" if addresses.get("http") else ""
@@ -27,7 +33,7 @@ async def tell(keeper: Keeper) -> None:
                 if model.name not in told and (sentence := _sentence(model)):
                     told.add(model.name)
                     _say(sentence)
-            if models is not None and told >= {model.name for model in models}:
+            if models is not None and all(model.state in _SETTLED for model in models):
                 return
             await asyncio.sleep(_POLL_S)
 

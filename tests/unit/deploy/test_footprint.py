@@ -2,11 +2,12 @@
 
 import json
 import struct
+import sys
 from pathlib import Path
 
 import pytest
 
-from bramley.deploy.footprint import weights_bytes
+from bramley.deploy.footprint import computes_on_cpu, weights_bytes
 
 
 def _folder(path: Path, config: dict[str, object]) -> Path:
@@ -76,3 +77,24 @@ def test_a_gguf_file_takes_what_mlx_makes_of_its_format(
     file.write_bytes((b"GGUF" + bytes(20) + told).ljust(9000, b"x"))
     assert weights_bytes(file, on_cpu=False) == on_gpu
     assert weights_bytes(file, on_cpu=True) == on_cpu
+
+
+@pytest.mark.parametrize(
+    ("platform", "devices", "on_cpu"),
+    [
+        ("darwin", [], False),
+        ("linux", ["nvidiactl", "tty0"], True),
+        ("linux", ["nvidia0", "nvidiactl"], False),
+    ],
+)
+def test_a_gpu_is_known_by_its_device(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    platform: str,
+    devices: list[str],
+    on_cpu: bool,
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    for name in devices:
+        (tmp_path / name).touch()
+    assert computes_on_cpu(tmp_path) is on_cpu
