@@ -12,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from typing_extensions import override
 
 from bramley.common.errors import BramleyError, UnknownResource
+from bramley.common.rpc import SERVER_OPTIONS
 from bramley.common.status import to_status
 from bramley.protos.v1 import generation_pb2, node_pb2, node_pb2_grpc, router_pb2, types_pb2
 from bramley.protos.v1.router_pb2_grpc import (
@@ -335,7 +336,7 @@ def serving(store: str = "") -> Generator[tuple[FakeRouter, str]]:
     """
     router = FakeRouter()  # pyright: ignore[reportAbstractUsage]
     router.node = node = FakeNode(store)  # pyright: ignore[reportAbstractUsage]
-    server = grpc.server(ThreadPoolExecutor(8))
+    server = grpc.server(ThreadPoolExecutor(8), options=SERVER_OPTIONS)
     add_RouterServiceServicer_to_server(router, server)
     node_pb2_grpc.add_NodeServiceServicer_to_server(node, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import grpc
 from typing_extensions import override
 
+from bramley.common.rpc import SERVER_OPTIONS
 from bramley.protos.v1 import cachestore_pb2 as pb
 from bramley.protos.v1 import cachestore_pb2_grpc
 
@@ -75,7 +76,7 @@ def storing() -> Generator[tuple[FakeStore, str]]:
         It, and its gRPC target.
     """
     made = FakeStore()  # pyright: ignore[reportAbstractUsage]
-    server = grpc.server(ThreadPoolExecutor(2))
+    server = grpc.server(ThreadPoolExecutor(2), options=SERVER_OPTIONS)
     cachestore_pb2_grpc.add_CacheStoreServiceServicer_to_server(made, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

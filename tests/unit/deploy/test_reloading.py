@@ -48,7 +48,7 @@ def test_what_differs_is_named_and_taken(
 def test_what_only_a_restart_can_change_is_refused_with_all_its_keys(tmp_path: Path) -> None:
     new = TOML + (
         '[router]\ngrpc = "127.0.0.1:1"\nhttp = "127.0.0.1:2"\nbacklog_bytes = 9\n'
-        'vllm_metrics = true\n[router.traces]\nsample = 0.5\n'
+        "vllm_metrics = true\n[router.traces]\nsample = 0.5\n"
         '[node]\nworker_command = ["w"]\nrouter_command = ["r"]\nstore_command = ["s"]\n'
         "[store]\nenabled = false\nram_bytes = 7\n"
     )
