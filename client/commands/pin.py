@@ -10,7 +10,7 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
 
 
 def pin(context: typer.Context, model: ModelArgument) -> None:
-    """Keep a model loaded once it is: nothing unloads it but `unload`."""
+    """Keep a model loaded once it is: `unpin` it before `unload`."""
     with router(context.obj) as client:
         client.pin_model(model)
     typer.echo(f"model {model} is pinned")
