@@ -6,6 +6,7 @@ line, with the facts as its fields. No line ever holds a prompt, an answer or a 
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
@@ -21,6 +22,9 @@ Format = Literal["text", "json"]
 # Of the call that is being handled; tasks and threads made in it (asyncio.to_thread) inherit both.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 trace_id: ContextVar[str] = ContextVar("trace_id", default="")
+
+# Control characters, which break lines or move a terminal's cursor, and Unicode's ends of lines.
+_UNPRINTED = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _OWN_FIELDS = frozenset(
     {"time", "level", "process", "pid", "request_id", "trace_id", "message", "exception"}
@@ -51,7 +55,7 @@ class _Formatter(logging.Formatter):
             parts.append(f"trace={trace}")
         parts.append(record.getMessage())
         parts += [f"{key}={value}" for key, value in _facts_of(record).items()]
-        line = " ".join(parts).replace("\r", "\\r").replace("\n", "\\n")
+        line = _UNPRINTED.sub(lambda found: ascii(found[0])[1:-1], " ".join(parts))
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line

@@ -45,6 +45,13 @@ def test_text_is_one_line_with_facts(written: Written) -> None:
     assert line.endswith(r"two\nlines\r model=a count=2")
 
 
+def test_what_callers_write_moves_no_cursor_of_a_terminal(written: Written) -> None:
+    logs.setup("router")
+    logging.info("asked", extra=facts(id="\x1b[2K\x85\u2028\x7f\x0bé"))
+    (line,) = written()
+    assert line.endswith(r"asked id=\x1b[2K\x85\u2028\x7f\x0bé")
+
+
 def test_json_says_when_who_and_what(written: Written) -> None:
     logs.setup("worker/a", "json")
     logging.warning("not %s", "stored", extra=facts(tokens=2, share=0.5, why=ValueError("no")))
