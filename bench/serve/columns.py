@@ -142,22 +142,20 @@ def _what(run: Run, arm: Arm) -> bytes:
 
 def against(ours: Column, theirs: Column, metric: str) -> Against:
     """Divide one column by another, seed by seed."""
-    blocks: list[list[float]] = []
+    blocks: dict[int, list[float]] = {}
     reasons: dict[Reason, list[int]] = {}
     for seed, mine, other in _pairs(ours, theirs):
-        block: list[float] = []
         for one in ratios(mine, other, metric):
             if isinstance(one, Reason):
                 reasons.setdefault(one, []).append(seed)
             else:
-                block.append(one)
-        if block:
-            blocks.append(block)
+                blocks.setdefault(seed, []).append(one)
     if not blocks and not reasons:
         words = f"no run of {ours.name} has the seed of a run of {theirs.name}"
         return Against(reasons=[f"{Why.SEED}: {words}"])
     told = [_tell(reason, seeds, ours) for reason, seeds in reasons.items()]
-    return _sum_up([statistics.median(block) for block in blocks], sum(map(len, blocks)), told)
+    pairs = sum(map(len, blocks.values()))
+    return _sum_up([statistics.median(block) for block in blocks.values()], pairs, told)
 
 
 def _pairs(ours: Column, theirs: Column) -> Iterator[tuple[int, Side, Side]]:
