@@ -1,6 +1,5 @@
 """The phases of the serving benchmark: what each asks of a server, and what it makes of it."""
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -104,7 +103,7 @@ def aggregate(turn: Turn, attempt: int) -> None:
                 own = place.lane(next(lanes))
                 make = partial(own.streamed, sizes.aggregate_context, sizes.aggregate_answer)
                 streams.append(Stream(turn, make))
-                time.sleep(sizes.stagger_s)
+                turn.sleep(sizes.stagger_s)
             requests = ended(streams)
         turn.sample(f"aggregate_rate@{count}", aggregate_rate(requests), *requests)
         for request in requests:
@@ -126,9 +125,9 @@ def mixed(turn: Turn, attempt: int) -> None:
         for stream in streams:
             stream.until_text()
         start_s = turn.now()
-        time.sleep(sizes.mixed_s)
+        turn.sleep(sizes.mixed_s)
         loading = Stream(turn, lambda: long)
-        time.sleep(AFTER_S)
+        turn.sleep(AFTER_S)
         beside = turn.ask(short)
         loaded = ended([loading])[0]
     running = ended(streams)
@@ -209,7 +208,7 @@ def _until_served(turn: Turn, make: Callable[[], Asked], since_s: float) -> Requ
         refused += 1
         if turn.now() - since_s > BACK_WITHIN_S:
             raise Failed(f"nothing was served within {BACK_WITHIN_S:g} s of the kill")
-        time.sleep(_POLL_S)
+        turn.sleep(_POLL_S)
     return well(request)
 
 

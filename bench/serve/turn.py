@@ -1,6 +1,7 @@
 """One of an arm's turns: asks for the phases, keeps every request, and samples once they hold."""
 
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
@@ -25,15 +26,24 @@ class Turn:
         workload: of the run.
         now: the run's clock.
         turn: 0 or 1.
+        sleep: waits so many seconds of that clock.
 
     Attributes:
         ready_s: how long the server took to start; None of one that ran before.
         started_s: when its start began, on the run's clock.
     """
 
-    def __init__(self, server: Server, arm: Arm, workload: Workload, now: Clock, turn: int) -> None:
+    def __init__(
+        self,
+        server: Server,
+        arm: Arm,
+        workload: Workload,
+        now: Clock,
+        turn: int,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.server, self.arm, self.workload = server, arm, workload
-        self.now, self.turn = now, turn
+        self.now, self.turn, self.sleep = now, turn, sleep
         self.ready_s: float | None = None
         self.started_s = 0.0
         self._samples: list[Sample] = []
