@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class Watch:
 
     Args:
         node: target of the NodeService; empty if there is none.
-        hang_timeout_s: a worker that is silent for as long is killed.
+        hang_timeout_s: a worker that is silent, or inside one step, for as long is killed.
         changed: called with each new view, and the one before it.
         resettled: called with the router's settings when the node has new ones.
 
@@ -73,6 +74,7 @@ class Watch:
         self.views: dict[WorkerName, WorkerView] = {}
         self._wanted: dict[WorkerName, bool] = {}  # and whether it is pinned
         self._unheard = set[WorkerName]()  # wanted, of which the node may not have heard
+        self._starting = defaultdict[WorkerName, asyncio.Lock](asyncio.Lock)
         self._pinned: dict[WorkerName, bool] = {}  # of those that run, as the node tells
         self._settings = b""
         self.connected = asyncio.Event()
@@ -126,7 +128,7 @@ class Watch:
         names = self._workers_of(model)
         for name in names:
             self._wanted.pop(name, None)
-        await asyncio.gather(*[self._node.stop(name) for name in names])
+        await asyncio.gather(*map(self._stop, names))
         for name in names:
             self._apply(name, fleet.ProcessGone())
             self._follow(self.views[name])
@@ -191,20 +193,26 @@ class Watch:
 
     async def _start(self, name: WorkerName, *, now: bool = False) -> bool:
         self._unheard.discard(name)
-        if name not in self._wanted:  # any more: it was stopped while others were started
-            return False
-        try:
-            await self._node.start(self._specs[name], now=now, pinned=self._wanted[name])
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.ALREADY_EXISTS:
-                return True
-            if error.code() in _REFUSALS:
-                self._apply(name, fleet.StartRefused(RemoteError(error).message))
-            else:  # the node is away, or answers too late: it is told again
-                self._unheard.add(name)
-        else:
-            self._apply(name, fleet.StartTaken())
+        async with self._starting[name]:
+            if name not in self._wanted:  # any more: it was stopped while others were started
+                return False
+            try:
+                await self._node.start(self._specs[name], now=now, pinned=self._wanted[name])
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.ALREADY_EXISTS:
+                    return True
+                if error.code() in _REFUSALS:
+                    self._apply(name, fleet.StartRefused(RemoteError(error).message))
+                else:  # the node is away, or answers too late: it is told again
+                    self._unheard.add(name)
+            else:
+                self._apply(name, fleet.StartTaken())
         return False
+
+    async def _stop(self, name: WorkerName) -> None:
+        async with self._starting[name]:
+            pass  # what is on its way could come to the node later, and make it wanted for ever
+        await self._node.stop(name)
 
     def _processes(self, processes: Iterable[node_pb2.Process]) -> None:
         # Of two incarnations the newer counts: the older one is on its way out.
@@ -222,20 +230,30 @@ class Watch:
             self._follow(self.views[name])
 
     async def _look_after(self) -> None:
-        """Have killed who says nothing for too long: it is stopped, or its event loop is.
-
-        And have started what the node has not heard of.
-        """
+        """Have killed who hangs, and started what the node has not heard of."""
         while True:
+            due_s = monotonic() + LOOK_S
             await asyncio.sleep(LOOK_S)
+            if monotonic() > due_s + LOOK_S:  # we stood still: what they said is not read yet
+                for link in self._links.values():
+                    link.heard_s = monotonic()
             for name in list(self._unheard):
                 await self._start(name)
             for name, link in list(self._links.items()):
-                silent_s = monotonic() - link.heard_s
-                if silent_s > self.hang_timeout_s and not link.is_condemned:
-                    log.error("a worker hangs", extra=facts(worker=name, epoch=link.epoch))
-                    reason = f"silent for {silent_s:.0f} s"
+                if not link.is_condemned and (reason := self._why_it_hangs(name, link)):
+                    told = facts(worker=name, epoch=link.epoch, reason=reason)
+                    log.error("a worker hangs", extra=told)
                     link.is_condemned = await self._node.kill(name, link.epoch, reason)
+
+    def _why_it_hangs(self, name: WorkerName, link: "_Link") -> str:
+        """Say what it hangs in: it is stopped, or its event loop or its engine is."""
+        silent_s = monotonic() - link.heard_s
+        if silent_s > self.hang_timeout_s:
+            return f"silent for {silent_s:.0f} s"
+        load = self.views[name].load
+        if load and load.step_age_s > self.hang_timeout_s:
+            return f"inside one step for {load.step_age_s:.0f} s"
+        return ""
 
     def _store_seen(self, address: str) -> None:
         if address == self.store:

@@ -1,6 +1,7 @@
 """What happens to a model while something else happens to it, or while its node is away."""
 
 import asyncio
+import time
 from typing import Any
 
 import grpc
@@ -146,11 +147,27 @@ async def test_a_worker_is_not_started_once_its_model_was_stopped_meanwhile() ->
         bench.node.may_start.clear()
         pinning = asyncio.create_task(pin(bench, pinned=False))
         await until(lambda: len(bench.node.started) == 3)
-        await unload(bench)
+        unloading = asyncio.create_task(unload(bench))
+        await bench.state(DRAINING)
         bench.node.may_start.set()
         await pinning
+        await unloading
         assert sorted(bench.node.started[:2]) == PAIR
         assert len(bench.node.started) == 3
+
+
+async def test_a_start_that_is_on_its_way_does_not_overtake_a_stop() -> None:
+    async with routed(policies=policies("fake", load="start")) as bench:
+        bench.node.may_start.clear()
+        pinning = asyncio.create_task(pin(bench, pinned=False))
+        await until(lambda: len(bench.node.started) == 2)
+        unloading = asyncio.create_task(unload(bench))
+        await until(lambda: bench.router.models.get("fake").phase is lifecycle.Phase.STOPPING)
+        bench.node.may_start.set()
+        await pinning
+        await unloading
+        assert bench.node.stopped == ["fake"]
+        assert (bench.node.specs, bench.node.processes) == ({}, {})
 
 
 async def test_a_node_that_answers_too_late_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +201,31 @@ async def test_a_worker_that_hangs_while_its_node_is_away_is_killed_once_it_is_b
         await until(lambda: len(bench.node.killed) == 1)
         await bench.ready()
         assert await answer(bench)
+
+
+async def test_a_worker_inside_one_step_for_too_long_is_killed_and_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "LOOK_S", 0.02)
+    async with routed(hang_timeout_s=60.0) as bench:
+        bench.node.workers["fake"].step_age_s = 61.0
+        await until(lambda: len(bench.node.killed) == 1)
+        assert bench.node.killed[0] == "inside one step for 61 s"
+        await bench.ready()
+        assert await answer(bench)
+
+
+async def test_a_router_that_stood_still_itself_blames_no_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "LOOK_S", 0.05)
+    async with routed(hang_timeout_s=1.0) as bench:
+        time.sleep(1.2)  # noqa: ASYNC251 -- it is what is tried
+        looks = bench.router.watch
+        heard = [link.heard_s for link in looks._links.values()]  # noqa: SLF001
+        await until(lambda: [link.heard_s for link in looks._links.values()] != heard)  # noqa: SLF001
+        assert await answer(bench)
+        assert bench.node.killed == []
 
 
 async def test_a_pin_of_the_settings_goes_with_them_and_an_operators_stays() -> None:
