@@ -6,7 +6,7 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,15 @@ class Served:
         """Stream so many greedy tokens after each prompt, all together."""
         streams = [self._stream(prompt, tokens) for prompt in prompts]
         return Timeline(await asyncio.gather(*streams))
+
+    async def loads(self) -> AsyncGenerator[worker_pb2.Load]:
+        """Tell the worker's load, at every change and now and then.
+
+        Yields:
+            How it is now.
+        """
+        async for told in self._stub.WatchLoad(worker_pb2.WatchLoadRequest()):
+            yield told.load
 
     async def _stream(self, prompt: list[int], tokens: int) -> list[float]:
         asked = generation_pb2.GenerateRequest(
@@ -68,10 +77,11 @@ async def serving(model: Path, max_rows: int) -> AsyncGenerator[Served]:
         )
         try:
             async with rpc.open_channel(who.socket) as channel:
-                stub = worker_pb2_grpc.WorkerServiceStub(channel)
-                async for told in stub.WatchLoad(worker_pb2.WatchLoadRequest()):
-                    if told.load.state == types_pb2.MODEL_STATE_READY:
-                        break
-                yield Served(stub)
+                served = Served(worker_pb2_grpc.WorkerServiceStub(channel))
+                async with aclosing(served.loads()) as loads:
+                    async for load in loads:
+                        if load.state == types_pb2.MODEL_STATE_READY:
+                            break
+                yield served
         finally:
             await worker.end(signal.SIGTERM)

@@ -13,7 +13,9 @@ from bramley.client.commands.demo import demo
 from bramley.client.commands.down import down
 from bramley.client.commands.drain import drain
 from bramley.client.commands.eval import evaluate
+from bramley.client.commands.fit import fit
 from bramley.client.commands.generate import generate
+from bramley.client.commands.inventory import inventory
 from bramley.client.commands.load import load
 from bramley.client.commands.pin import pin, unpin
 from bramley.client.commands.reload import reload
@@ -35,6 +37,7 @@ app = typer.Typer(
 for command in (
     *(up, down, reload, status, top, load, unload, pin, unpin, drain),
     *(generate, chat, token),
+    *(inventory, fit),
 ):
     app.command()(command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(demo)
@@ -51,7 +54,7 @@ app.add_typer(cache.app, name="cache")
 app.add_typer(session.app, name="session")
 app.add_typer(bench.app, name="bench")
 # Ask the supervisor, or nobody: the machine itself.
-HERE = {"up", "down", "reload", "status", "demo", "top", "token", "bench"}
+HERE = {"up", "down", "reload", "status", "demo", "top", "token", "inventory", "fit", "bench"}
 
 
 @app.callback()

@@ -8,9 +8,8 @@ import mlx.core as mx
 import numpy as np
 
 from bramley.worker.cache.contract import Bytes
-from bramley.worker.cache.table import RowTable, Seats, agreed, round_up
-
-COLUMNS_STEP = 256
+from bramley.worker.cache.room import grown_room, stepped
+from bramley.worker.cache.table import RowTable, Seats, agreed
 
 
 class KeysAndValues(ABC):
@@ -237,22 +236,6 @@ class KeysAndValues(ABC):
             size = heads * held * live.shape[-1]
             yield live, outside[at : at + size].reshape(heads, held, -1)
             at += size
-
-
-def grown_room(held: tuple[int, int], wanted: tuple[int, int]) -> tuple[int, int]:
-    """Say how many rows and columns to make room for, where what is held is too little."""
-    # Rows are doubled: a row more copies everything. Columns grow by an eighth, which costs as
-    # little for each token as the step that reads them. More rows leave spare columns behind, or
-    # one long row would make every row long.
-    (held_rows, held_columns), (rows, columns) = held, wanted
-    if rows > held_rows:
-        return max(rows, 2 * held_rows), columns
-    return held_rows, max(columns, held_columns + held_columns // 8)
-
-
-def stepped(columns: int, most: int) -> int:
-    """Round columns up to what room is made for, ``most`` at most."""
-    return min(round_up(columns, COLUMNS_STEP), most)
 
 
 def _with(held: mx.array, rows: slice, start: int, stop: int, new: mx.array) -> mx.array:

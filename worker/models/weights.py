@@ -70,16 +70,15 @@ class Matrix:
         return f"{self.bits}-bit" + (f", groups of {self.group}" if self.group else "")
 
     @property
-    def kind(self) -> str:
-        """One of KINDS, by its name."""
-        found = (kind for kind, pattern in _KINDS if pattern.search(self.name))
-        return next(found, OTHER)
-
-    @property
     def float32_bytes(self) -> int:
         """What it takes where all that is not an integer becomes float32."""
         is_integer = self.bits is None and self.dtype in _INTEGERS
         return self.nbytes if is_integer else self.parameters * _FLOAT32_BITS // 8
+
+
+def kind_of(name: str) -> str:
+    """Tell by its name which of KINDS a tensor is of."""
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), OTHER)
 
 
 def matrices(tensors: Mapping[str, Tensor], config: Config) -> Iterator[Matrix]:
