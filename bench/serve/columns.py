@@ -140,12 +140,12 @@ def _what(run: Run, arm: Arm) -> bytes:
     return msgspec.json.encode(facts, order="deterministic")
 
 
-def against(ours: Column, theirs: Column, metric: str) -> Against:
-    """Divide one column by another, seed by seed."""
+def against(ours: Column, theirs: Column, metric: str, slack: int = 0) -> Against:
+    """Divide one column by another, seed by seed; ``slack`` is of cached tokens."""
     blocks: dict[int, list[float]] = {}
     reasons: dict[Reason, list[int]] = {}
     for seed, mine, other in _pairs(ours, theirs):
-        for one in ratios(mine, other, metric):
+        for one in ratios(mine, other, metric, slack=slack):
             if isinstance(one, Reason):
                 reasons.setdefault(one, []).append(seed)
             else:

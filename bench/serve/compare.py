@@ -53,6 +53,14 @@ def rule(metric: str) -> Rule:
     return RULES.get(head + at, Rule.ANSWERS)
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which two samples are compared: the rule, and the slack of cached tokens."""
+
+    must: Rule
+    slack: int = 0
+
+
 class Why(enum.StrEnum):
     """Each kind of reason for which there is no ratio."""
 
@@ -102,7 +110,7 @@ class Side:
 
 
 def ratios(
-    ours: Side, theirs: Side, metric: str, must: Rule | None = None
+    ours: Side, theirs: Side, metric: str, must: Rule | None = None, slack: int = 0
 ) -> list[float] | list[Reason]:
     """Divide one arm's samples by another's, pair by pair.
 
@@ -111,6 +119,8 @@ def ratios(
         theirs: below.
         metric: of the samples.
         must: be the same; without it, what `rule` says of the metric.
+        slack: tokens by which the cached ones of a request may differ. A server that shares the
+            first words of a chat template has a few where one that shares blocks has none.
 
     Returns:
         One ratio a pair; or, if anything differs anywhere, each kind of difference once.
@@ -125,7 +135,10 @@ def ratios(
     found = [
         reason
         for a, b in pairs
-        if (reason := _values_differ(a, b) or _work_differs(ours, theirs, (a, b), must))
+        if (
+            reason := _values_differ(a, b)
+            or _work_differs(ours, theirs, (a, b), Terms(must, slack))
+        )
     ]
     if found:
         return _each_once(found, len(pairs))
@@ -188,20 +201,22 @@ def _values_differ(ours: Sample, theirs: Sample) -> Reason | None:
 
 
 def _work_differs(
-    ours: Side, theirs: Side, pair: tuple[Sample, Sample], must: Rule
+    ours: Side, theirs: Side, pair: tuple[Sample, Sample], terms: Terms
 ) -> Reason | None:
-    if must is Rule.NOTHING:
+    if terms.must is Rule.NOTHING:
         return None
     mine, others = ours.requests(pair[0]), theirs.requests(pair[1])
     if not mine or not others:
         return Reason(Why.NO_REQUEST, "a sample names no request that it rests on")
-    if must is Rule.REQUESTS:  # until they are left, streams ask once more: some more than others
+    if (
+        terms.must is Rule.REQUESTS
+    ):  # until they are left, streams ask once more: some more than others
         mine, others = _in_both(mine, others), _in_both(others, mine)
     if len(mine) != len(others) or not mine:
         words = f"a sample rests on {len(mine)} requests, its pair on {len(others)}"
         return Reason(Why.PLACE, words)
     names = ours.arm.name, theirs.arm.name
-    found = (mismatch(a, b, must, names) for a, b in zip(mine, others, strict=True))
+    found = (mismatch(a, b, terms, names) for a, b in zip(mine, others, strict=True))
     return next((reason for reason in found if reason), None)
 
 
@@ -225,11 +240,16 @@ class _Fact:
     kind: Why
     name: str
     of: Callable[[Request], str | int | None]
+    is_told: bool = True  # its two values
+
+    def tell(self, values: tuple[str | int | None, str | int | None]) -> str:
+        """Say that it differs."""
+        return f"{self.name} differs" + (f": {values[0]} and {values[1]}" if self.is_told else "")
 
 
 _ASKED = (
     _Fact(Why.PLACE, "phase, attempt and index", lambda one: " ".join(map(str, _place(one)))),
-    _Fact(Why.REQUEST, "what was asked", lambda one: one.sha256),
+    _Fact(Why.REQUEST, "what was asked", lambda one: one.sha256, is_told=False),
     _Fact(Why.PROMPT, "the number of prompt tokens", lambda one: one.prompt_tokens),
 )
 _ANSWERED = (
@@ -239,13 +259,13 @@ _ANSWERED = (
 )
 
 
-def mismatch(ours: Request, theirs: Request, must: Rule, names: tuple[str, str]) -> Reason | None:
+def mismatch(ours: Request, theirs: Request, terms: Terms, names: tuple[str, str]) -> Reason | None:
     """Find the first thing in which two requests or their answers differ.
 
     Args:
         ours: of one arm.
         theirs: of the other one.
-        must: be the same.
+        terms: of the metric.
         names: of both arms.
 
     Returns:
@@ -254,18 +274,23 @@ def mismatch(ours: Request, theirs: Request, must: Rule, names: tuple[str, str])
     for request, name in zip((ours, theirs), names, strict=True):
         if request.error is not None:
             return Reason(Why.ERROR, f"a request of {name} failed")
-    for fact in _ASKED if must is Rule.REQUESTS else chain(_ASKED, _ANSWERED):
+    for fact in _ASKED if terms.must is Rule.REQUESTS else chain(_ASKED, _ANSWERED):
         told = fact.of(ours), fact.of(theirs)
-        if None in told and must is Rule.REQUESTS:
+        if None in told and terms.must is Rule.REQUESTS:
             continue  # who left an answer was not told
         for value, name in zip(told, names, strict=True):
             if value is None:
                 return Reason(Why.UNTOLD, f"{name} does not tell {fact.name}")
-        if told[0] != told[1] and fact.kind is Why.REQUEST:
-            return Reason(Why.REQUEST, "what was asked differs: other words, sizes or settings")
+        if fact.kind is Why.CACHED and _are_near(told, terms.slack):
+            continue
         if told[0] != told[1]:
-            return Reason(fact.kind, f"{fact.name} differs: {told[0]} and {told[1]}")
-    return answer_differs(ours, theirs) if must is Rule.ANSWERS else None
+            return Reason(fact.kind, fact.tell(told))
+    return answer_differs(ours, theirs) if terms.must is Rule.ANSWERS else None
+
+
+def _are_near(told: tuple[str | int | None, str | int | None], slack: int) -> bool:
+    ours, theirs = told
+    return isinstance(ours, int) and isinstance(theirs, int) and abs(ours - theirs) <= slack
 
 
 def answer_differs(ours: Request, theirs: Request) -> Reason | None:

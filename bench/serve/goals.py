@@ -80,8 +80,16 @@ class _Row:
     unit: str = "x"
 
 
-def goals(all_columns: Sequence[Column]) -> list[Goal]:
-    """Judge each column of ours; beside the peer of its own runs, if it has one."""
+def goals(all_columns: Sequence[Column], slack: int = 0) -> list[Goal]:
+    """Judge each column of ours; beside the peer of its own runs, if it has one.
+
+    Args:
+        all_columns: of all arms.
+        slack: of cached tokens, in ratios to the peer.
+
+    Returns:
+        A goal for each requirement that holds on the machine.
+    """
     found: list[Goal] = []
     for column in all_columns:
         if column.arm.kind != OURS:
@@ -89,7 +97,7 @@ def goals(all_columns: Sequence[Column]) -> list[Goal]:
         ids = {side.run.id for side in column.sides}
         peers = (each for each in all_columns if each.arm.kind == PEER)
         peer = next((one for one in peers if ids & {side.run.id for side in one.sides}), None)
-        found += [_judge(row, column, peer) for row in _rows(column)]
+        found += [_judge(row, column, peer) for row in _rows(column, slack)]
     return found
 
 
@@ -112,7 +120,7 @@ def _judge(row: _Row, column: Column, peer: Column | None) -> Goal:
     )
 
 
-def _rows(column: Column) -> Iterator[_Row]:
+def _rows(column: Column, slack: int) -> Iterator[_Row]:
     """Make the requirements that hold on the column's machine.
 
     Yields:
@@ -125,12 +133,12 @@ def _rows(column: Column) -> Iterator[_Row]:
         rate = f"aggregate_rate@{streams}"
         if not is_gpu:
             what = f"{streams} streams together, against {PEER}"
-            yield _Row(what, (rate,), Required(">=", 1.15), _beside_peer(rate))
+            yield _Row(what, (rate,), Required(">=", 1.15), _beside_peer(rate, slack))
         what = f"{streams} streams together, against one"
         one = "aggregate_rate@1"
         yield _Row(what, (rate, one), Required(">=", gain), _beside(rate, one))
     what = f"one stream, against {PEER}"
-    yield _Row(what, ("decode_rate",), Required(">=", 1.0), _beside_peer("decode_rate"))
+    yield _Row(what, ("decode_rate",), Required(">=", 1.0), _beside_peer("decode_rate", slack))
     if not is_gpu:
         yield from _cached_rows(column)
     yield from _other_rows(column)
@@ -180,11 +188,11 @@ def _seen(told: Against, note: str = "", *, is_enough: bool = True) -> _Seen:
     return _Seen(told.ratio, "; ".join(filter(None, notes)), told, is_enough)
 
 
-def _beside_peer(metric: str) -> _Look:
+def _beside_peer(metric: str, slack: int) -> _Look:
     def look(column: Column, peer: Column | None) -> _Seen:
         if peer is None:
             return _Seen(None, f"no run had {PEER} beside it")
-        return _seen(against(column, peer, metric))
+        return _seen(against(column, peer, metric, slack))
 
     return look
 

@@ -51,7 +51,7 @@ def page(runs: Sequence[Run], told: Summary) -> str:
     """
     found = columns(runs)
     names = dict.fromkeys((told.baseline, *(column.name for column in found)))
-    by_base = [told, *(summarise(runs, name) for name in list(names)[1:])]
+    by_base = [told, *(summarise(runs, name, slack=told.slack) for name in list(names)[1:])]
     title = f"Serving benchmark: {', '.join(dict.fromkeys(run.model for run in told.runs))}"
     style = Path(__file__).with_name("report.css").read_text() + _choices(len(by_base))
     head = tag(
@@ -160,7 +160,7 @@ def _figures(by_base: Sequence[Summary], found: Sequence[Column]) -> Markup:
         "Medians of all samples, then the smallest and the largest; each line of the small drawing "
         "is a sample, on one scale a row. A ratio is there only if both arms did the same work: "
         "machine, model and workload are the same, and what is said below each metric. Its "
-        "interval, in brackets, holds 95 %. ↑ higher is better, ↓ lower is better."
+        "interval, in brackets, holds 95\N{NO-BREAK SPACE}%. ↑ higher is better, ↓ lower is better."
     )
     names = [column.name for column in found]
     head = tag("tr", *(tag("th", name, scope="col") for name in ["metric", *names]))
@@ -173,7 +173,13 @@ def _figures(by_base: Sequence[Summary], found: Sequence[Column]) -> Markup:
         bodies.append(tag("tbody", title, *rows, class_="group"))
     matrix = tag("table", tag("thead", head), *bodies, class_="matrix")
     scrolled = tag("div", matrix, class_="wide", tabindex="0", role="region", aria_label="figures")
-    return _section("figures", "Figures", tag("p", words, class_="soft"), chooser, scrolled)
+    return _section(
+        "figures",
+        "Figures",
+        tag("p", f"{words} {wording.terms(by_base[0])}", class_="soft"),
+        chooser,
+        scrolled,
+    )
 
 
 def _row(lines: Sequence[Line], by_base: Sequence[Summary], found: Sequence[Column]) -> Markup:
@@ -213,8 +219,8 @@ def _against(cell: Cell, line: Line, *, is_base: bool) -> Iterator[Markup]:
         yield tag("span", tag("b", said), f" {words}", class_="ratio")
         yield tag("small", wording.basis(cell.against))
     yield _status(cell.status)
-    if notes := wording.notes(cell):
-        items = tag("ul", *(tag("li", note) for note in notes), class_="reasons")
+    if cell.notes:
+        items = tag("ul", *(tag("li", note) for note in cell.notes), class_="reasons")
         yield tag("details", tag("summary", "why"), items)
 
 
@@ -412,7 +418,7 @@ def _arms(arms: Sequence[ArmFacts]) -> Markup:
             wording.facts(arm.settings) or "defaults",
             wording.NONE if arm.stability is None else f"{arm.stability:.3f}",
             wording.NONE if arm.others is None else f"{arm.others:.0%}",
-            f"{arm.requests}, {arm.errors} failed",
+            join(arm.requests, tag("small", f"errors: {wording.errors(arm) or 'none'}")),
             arm.uncounted,
         ]
         for arm in arms

@@ -78,13 +78,19 @@ def escaped(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Make a text that stands for itself, whatever is in it."""
-    line = " ".join(text.split())
-    fence = "`"
-    while fence in line:
-        fence += "`"
+    """Make a text that stands for itself in a cell of a table, whatever is in it."""
+    line = " ".join(text.split()).replace("|", "\\|")
+    fence = _fence(line, 1)
     pad = " " if line.startswith("`") or line.endswith("`") else ""
     return f"{fence}{pad}{line}{pad}{fence}"
+
+
+def _fence(text: str, least: int) -> str:
+    """Make more backticks than the text has together anywhere."""
+    fence = "`" * least
+    while fence in text:
+        fence += "`"
+    return fence
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -123,7 +129,9 @@ def provenance(summary: Summary) -> Iterator[str]:
     """
     yield "## Where this comes from\n"
     if summary.commands:
-        yield "\n".join(["```sh", *summary.commands, "```", ""])
+        commands = [" ".join(command.split()) for command in summary.commands]
+        fence = _fence("".join(commands), 3)
+        yield "\n".join([f"{fence}sh", *commands, fence, ""])
     header = ("run", "seed", "started", "mode", "commit", "sources", "model", "order")
     yield from table(header, (_run_row(run) for run in summary.runs))
     for name, told in (
@@ -141,10 +149,10 @@ def provenance(summary: Summary) -> Iterator[str]:
 
 
 def _run_row(run: RunFacts) -> Sequence[str]:
-    model = f"{escaped(run.model)} ({run.config_sha256[:12] or 'unknown'})"
+    model = f"{escaped(run.model)} ({escaped(run.config_sha256[:12]) or 'unknown'})"
     return (
-        *(code(run.id), str(run.seed), run.started, run.mode),
-        *(run.commit[:12] or wording.NONE, run.source_sha256[:12], model),
+        *(code(run.id), str(run.seed), escaped(run.started), run.mode),
+        *(escaped(run.commit[:12]) or wording.NONE, escaped(run.source_sha256[:12]), model),
         escaped(", ".join(run.order)),
     )
 
@@ -171,6 +179,8 @@ def matrix(summary: Summary) -> Iterator[str]:
     yield f"Medians; below each the smallest and largest sample; then the ratio to **{base}** with"
     yield "its 95 % interval. A ratio is there only if both arms did the same work; else the number"
     yield "leads to the reason below. ↑ higher is better, ↓ lower is better.\n"
+    if terms := wording.terms(summary):
+        yield f"{terms}\n"
     notes: list[str] = []
     rows = [(_title(line), *_cells(line, notes)) for line in summary.lines]
     yield from table(("metric", *names), rows)
@@ -195,23 +205,19 @@ def _cells(line: Line, notes: list[str]) -> Iterator[str]:
         One cell an arm.
     """
     for cell in line.cells:
-        parts = [f"**{wording.median(cell.spread, line.unit)}**"] if cell.spread else []
-        parts.append(wording.spread(cell.spread, line.unit))
+        parts = [f"**{escaped(wording.median(cell.spread, line.unit))}**"] if cell.spread else []
+        parts.append(escaped(wording.spread(cell.spread, line.unit)))
         if said := wording.ratio(cell.against):
-            parts.append(f"{said} {wording.direction(cell.against, line.better)}".strip())
+            parts.append(escaped(f"{said} {wording.direction(cell.against, line.better)}"))
         if cell.status != "ok":
             parts.append(f"*{WORDS[cell.status]}*")
         marks: list[str] = []
-        for note in wording.notes(cell):
+        for note in cell.notes:
             if note not in notes:
                 notes.append(note)
             marks.append(str(notes.index(note) + 1))
         parts.append(f"({', '.join(marks)})" if marks else "")
-        yield "<br>".join(filter(None, map(_cell_text, parts)))
-
-
-def _cell_text(text: str) -> str:
-    return text.replace("[", "\\[").replace("]", "\\]")
+        yield "<br>".join(filter(None, parts))
 
 
 def goals(found: Sequence[Goal]) -> Iterator[str]:
@@ -228,7 +234,7 @@ def goals(found: Sequence[Goal]) -> Iterator[str]:
     for goal in found:
         required, reached = wording.goal_values(goal)
         verdict = f"**missed** by {goal.gap}" if goal.gap else goal.verdict
-        words = (escaped(goal.what), escaped(goal.arm), required, _cell_text(reached))
+        words = (escaped(goal.what), escaped(goal.arm), required, escaped(reached))
         rows.append((*words, verdict, escaped(goal.note)))
     yield from table(header, rows)
 
@@ -269,12 +275,14 @@ def failures(arms: Sequence[ArmFacts]) -> Iterator[str]:
     else:
         yield "No phase failed.\n"
     for arm in arms:
-        if arm.errors or arm.retries:
-            yield f"- {escaped(arm.name)}: {arm.errors} of {arm.requests} requests ended in an"
-            yield f"  error, and there were {arm.retries} retries."
+        name = escaped(arm.name)
+        if arm.errors:
+            yield f"- {name}: requests that ended in an error: {escaped(wording.errors(arm))}."
+        if arm.retries:
+            yield f"- {name}: {arm.retries} times a request was refused and asked again."
         if arm.uncounted:
-            yield f"- {escaped(arm.name)}: of {arm.uncounted} requests the server counted no"
-            yield "  tokens; each event counts as one."
-        for what, why in arm.not_applicable.items():
-            yield f"- {escaped(arm.name)}: {code(what)} is not applicable: {escaped(why)}"
+            yield f"- {name}: the server did not count the tokens of {arm.uncounted} requests;"
+            yield "  each event counts as one."
+        for what, why in sorted(arm.not_applicable.items()):
+            yield f"- {escaped(arm.name)}: {escaped(what)} is not applicable: {escaped(why)}"
     yield ""

@@ -26,6 +26,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--summary", type=Path, metavar="FILE", help="figures without any text, in JSON"
     )
     parser.add_argument(
+        "--cached-slack",
+        type=int,
+        default=0,
+        metavar="TOKENS",
+        help="by which cached tokens of two requests may differ for a ratio, such as the first "
+        "words of a chat template, which some servers share and others do not; the report says so",
+    )
+    parser.add_argument(
         "--made-by",
         action="append",
         default=[],
@@ -39,7 +47,7 @@ def write(arguments: argparse.Namespace, command: str) -> None:
     """Read the runs and write what was asked for."""
     runs = [record.load(path) for path in arguments.runs]
     commands = [*arguments.made_by, command]
-    told = summary.summarise(runs, arguments.baseline, commands)
+    told = summary.summarise(runs, arguments.baseline, commands, arguments.cached_slack)
     if arguments.html:
         arguments.html.write_text(html.page(runs, told))
     if arguments.summary:

@@ -4,6 +4,7 @@ Everything that a page shows of figures is decided here; pages only say it.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from bramley.bench.serve.columns import Against, Column, Parity, Spread, against, columns, parity
-from bramley.bench.serve.compare import Rule, rule
+from bramley.bench.serve.compare import Rule, Why, rule
 from bramley.bench.serve.goals import PEER, Goal, goals, in_unit
 from bramley.bench.serve.metrics import METRICS, Better, Metric
 from bramley.bench.serve.record import Run
@@ -27,6 +28,7 @@ WORDS: dict[Status, str] = {
     "not applicable": "not applicable",
     "not measured": "not measured",
 }
+LEFT = "left"  # how a stream ended that was not read on
 # Folders of the machine say nothing to others: of a path only its last part is kept.
 _FOLDERS = re.compile(r"(?<![\w:/.~-])~?/(?:[^/\s\"'=,]+/)+")
 
@@ -76,8 +78,8 @@ class ArmFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stability: the worst of all runs.
         others: the most of the machine that others had in a turn.
-        uncounted: requests whose tokens the server did not count.
-        errors: requests that failed.
+        uncounted: requests that were read to their end, whose tokens the server did not count.
+        errors: requests that failed, by phase.
     """
 
     name: str
@@ -88,7 +90,7 @@ class ArmFacts(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
     runs: list[str]
     requests: int
-    errors: int
+    errors: dict[str, int]
     uncounted: int
     retries: int
     stability: float | None
@@ -125,6 +127,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SUMMARY_SCHEMA
     commands: list[str]
     baseline: str
+    slack: int
     runs: list[RunFacts]
     arms: list[ArmFacts]
     parity: list[Parity]
@@ -133,7 +136,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise(
-    runs: Sequence[Run], baseline: str | None = None, commands: Sequence[str] = ()
+    runs: Sequence[Run],
+    baseline: str | None = None,
+    commands: Sequence[str] = (),
+    slack: int = 0,
 ) -> Summary:
     """Sum up runs.
 
@@ -141,6 +147,7 @@ def summarise(
         runs: one at least; one that is there twice counts once.
         baseline: name of the column that ratios are of; without it `mlx_lm.server`, or the first.
         commands: that made the runs and the summary.
+        slack: tokens by which the cached ones of two requests may differ.
 
     Returns:
         The summary.
@@ -152,18 +159,32 @@ def summarise(
     if not found:
         raise InvalidRequest("RUN.json", "holds no arm that was measured")
     base = _baseline(found, baseline)
-    reached = goals(found)
+    reached = goals(found, slack)
     return Summary(
         commands=[without_folders(command) for command in commands],
         baseline=base.name,
+        slack=slack,
         runs=[_run_facts(run) for run in {run.id: run for run in runs}.values()],
         arms=[_arm_facts(column) for column in found],
         parity=[
             told for column in found if column is not base and (told := parity(column, base)).asked
         ],
-        lines=[_line(metric, found, base, reached) for metric in _metrics(found)],
+        lines=[_line(metric, found, _Base(base, slack), reached) for metric in _metrics(found)],
         goals=reached,
     )
+
+
+class _Base:
+    """What columns are compared with, and how strictly."""
+
+    def __init__(self, column: Column, slack: int) -> None:
+        self._column, self._slack = column, slack
+
+    def compared(self, column: Column, metric: str) -> Against | None:
+        """Compare a column; the baseline itself with nothing."""
+        if column is self._column:
+            return None
+        return against(column, self._column, metric, self._slack)
 
 
 def _baseline(found: Sequence[Column], name: str | None) -> Column:
@@ -192,7 +213,7 @@ def _metrics(found: Iterable[Column]) -> list[str]:
     return sorted(names, key=place)
 
 
-def _line(metric: str, found: Sequence[Column], base: Column, reached: Sequence[Goal]) -> Line:
+def _line(metric: str, found: Sequence[Column], base: _Base, reached: Sequence[Goal]) -> Line:
     samples = [one for column in found for side in column.sides for one in side.samples(metric)]
     head, at, rest = metric.partition("@")
     known = METRICS.get(head + at, Metric(samples[0].unit, "neither", ""))
@@ -219,9 +240,9 @@ def _phase(metric: str, found: Iterable[Column]) -> str:
     return "load" if metric == "ready" else metric.split("_", maxsplit=1)[0]
 
 
-def _cell(metric: str, phase: str, column: Column, base: Column, missed: Sequence[Goal]) -> Cell:
+def _cell(metric: str, phase: str, column: Column, base: _Base, missed: Sequence[Goal]) -> Cell:
     spread = column.spread(metric)
-    told = against(column, base, metric) if spread and column is not base else None
+    told = base.compared(column, metric) if spread else None
     notes = [
         f"{one.what}: {in_unit(one.reached, one.unit)}, and required is {one.required}"
         for one in missed
@@ -247,7 +268,7 @@ def _cell(metric: str, phase: str, column: Column, base: Column, missed: Sequenc
         status = "not applicable" if absent else "not measured"
     elif notes:
         status = "slow"
-    elif told and told.ratio is None:
+    elif told and told.ratio is None and not _is_alone(told):
         status = "suppressed"
     every = [*failures, *notes, *reasons, *(absent if spread is None else ())]
     return Cell(
@@ -257,6 +278,11 @@ def _cell(metric: str, phase: str, column: Column, base: Column, missed: Sequenc
         against=told,
         notes=list(dict.fromkeys(every)),
     )
+
+
+def _is_alone(told: Against) -> bool:
+    """Whether the baseline has nothing to compare with: that is no suppressed ratio."""
+    return all(reason.startswith(f"{Why.ABSENT}:") for reason in told.reasons)
 
 
 def _arm_facts(column: Column) -> ArmFacts:
@@ -275,8 +301,11 @@ def _arm_facts(column: Column) -> ArmFacts:
         },
         runs=[side.run.id for side in column.sides],
         requests=len(requests),
-        errors=sum(request.error is not None for request in requests),
-        uncounted=sum(request.counted_by == "events" for request in requests),
+        errors=Counter(request.phase for request in requests if request.error is not None),
+        uncounted=sum(
+            request.counted_by == "events" and request.finish not in {None, LEFT}
+            for request in requests
+        ),
         retries=sum(request.retries for request in requests),
         stability=max((arm.stability for arm in arms if arm.stability is not None), default=None),
         others=max((share for arm in arms for share in arm.others), default=None),

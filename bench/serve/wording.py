@@ -5,14 +5,17 @@ from typing import Any, cast
 from bramley.bench.serve.columns import Against, Spread
 from bramley.bench.serve.goals import Goal, in_unit
 from bramley.bench.serve.metrics import Better
-from bramley.bench.serve.summary import Cell
+from bramley.bench.serve.summary import ArmFacts, Summary
 
 NONE = "\N{EN DASH}"
+KILL = "kill"  # the phase whose requests end in an error
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def value(number: float, unit: str) -> str:
     """Say one value with its unit."""
+    if number == 0 and unit == "s":
+        return "0"
     if unit == "bytes":
         at = 0
         while number >= 1024 and at < len(_BYTES) - 1:
@@ -78,12 +81,15 @@ def goal_values(goal: Goal) -> tuple[str, str]:
     reached = NONE if goal.reached is None else in_unit(goal.reached, goal.unit)
     if goal.low is not None and goal.high is not None:
         reached += f" [{goal.low:.3g}, {goal.high:.3g}]"
-    return f"{sign} {in_unit(float(bound), goal.unit)}", reached
+    space = "" if goal.unit in {"x", ""} else " "
+    return f"{sign} {bound}{space}{goal.unit}", reached
 
 
 def facts(told: dict[str, Any]) -> str:
     """Say a table of facts on one line."""
-    return ", ".join(f"{key} {_fact(key, content)}" for key, content in told.items())
+    return ", ".join(
+        f"{key} {_fact(key, content)}" for key, content in sorted(told.items()) if content != ""
+    )
 
 
 def _fact(key: str, content: object) -> str:
@@ -91,9 +97,25 @@ def _fact(key: str, content: object) -> str:
         return value(float(content), "bytes")
     if isinstance(content, dict):
         return f"({facts(cast('dict[str, Any]', content))})"
+    if isinstance(content, list):
+        return " ".join(map(str, cast("list[Any]", content)))
     return str(content)
 
 
-def notes(cell: Cell) -> list[str]:
-    """Say what is to be known of a cell, beside its figures."""
-    return [*cell.notes, *([cell.against.unsure] if cell.against and cell.against.unsure else [])]
+def terms(told: Summary) -> str:
+    """Say on which terms there are ratios, beyond the rules; empty if there is nothing to add."""
+    cells = (cell for line in told.lines for cell in line.cells if cell.against)
+    parts = list(dict.fromkeys(cell.against.unsure for cell in cells if cell.against))
+    if told.slack:
+        parts.append(f"cached tokens may differ by up to {told.slack}")
+    said = "; ".join(filter(None, parts))
+    return f"{said[0].upper()}{said[1:]}." if said else ""
+
+
+def errors(arm: ArmFacts) -> str:
+    """Say which requests of an arm ended in an error."""
+    phases = (
+        f"{count} of {phase}" + (", which are cut off on purpose" if phase == KILL else "")
+        for phase, count in sorted(arm.errors.items())
+    )
+    return "; ".join(phases)

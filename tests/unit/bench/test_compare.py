@@ -158,6 +158,41 @@ def test_tiers_that_add_up_to_the_same_are_the_same() -> None:
     assert compared(made) == [2.0, 1.5]
 
 
+@pytest.mark.parametrize(("slack", "is_divided"), [(0, False), (6, False), (7, True)])
+def test_cached_tokens_may_differ_by_a_slack_that_is_asked_for(
+    slack: int, is_divided: bool
+) -> None:
+    made = run(*arms())
+    for one in made.arms[1].requests:
+        one.cached_tokens = {"any": 7}
+    ours, theirs = (Side(made, arm) for arm in made.arms)
+    for a, b in ((ours, theirs), (theirs, ours)):
+        found = ratios(a, b, METRIC, slack=slack)
+        assert all(isinstance(one, float) for one in found) is is_divided
+
+
+def test_a_slack_makes_no_cache_that_is_not_told_a_known_one() -> None:
+    made = run(*arms())
+    made.arms[0].requests[0].cached_tokens = None
+    found = ratios(Side(made, made.arms[0]), Side(made, made.arms[1]), METRIC, slack=1000)
+    assert [one.kind for one in found if isinstance(one, Reason)] == [Why.UNTOLD]
+
+
+def test_of_streams_that_ask_until_they_are_left_those_that_both_asked_count() -> None:
+    ours, theirs = arms()
+    for arm, rests in ((ours.arm, [0, 1]), (theirs.arm, [0])):
+        arm.samples = [Sample(metric=METRIC, unit="tok/s", value=4.0, requests=rests)]
+    assert compared(run(ours, theirs), must=Rule.REQUESTS) == [1.0]
+    (reason,) = compared(run(ours, theirs))
+    assert reason.kind is Why.PLACE
+
+
+def test_of_a_stream_that_was_left_the_prompt_need_not_be_told() -> None:
+    made = run(*arms())
+    made.arms[0].requests[0].prompt_tokens = None
+    assert compared(made, must=Rule.REQUESTS) == [2.0, 1.5]
+
+
 def test_what_holds_no_text_is_divided_without_it() -> None:
     ours, theirs = ArmBuilder(OURS), ArmBuilder(PEER)
     ours.also(METRIC, "s", 1.0)
