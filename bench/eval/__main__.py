@@ -1,4 +1,4 @@
-"""``python -m bramley.bench.eval kl|tasks|compare``: what ``bramley eval`` starts."""
+"""``python -m bramley.bench.eval kl|tasks``: what ``bramley eval`` starts."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ from bramley.common.main import leave
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="bramley eval", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bramley eval", description="Evaluate a model.")
     door = parser.add_argument_group("where the cluster is")
     door.add_argument("--state-dir", type=Path, default=Path("~/.bramley"))
     door.add_argument("--address")

@@ -106,7 +106,7 @@ def _together(executor: Executor, texts: Sequence[Ids], numbers: range) -> Itera
     for slot, request in enumerate(requests):
         request.slot = slot
         cohort.join(slot)
-    _prefill(executor, cohort, requests)
+    prefill(executor, cohort, requests)
     decoder = executor.decoder(cohort)
     while cohort.decoding:
         slots = list(cohort.slots[: cohort.decoding])
@@ -133,7 +133,8 @@ def _request(ids: Ids) -> Request:
     )
 
 
-def _prefill(executor: Executor, cohort: Cohort, requests: Sequence[Request]) -> None:
+def prefill(executor: Executor, cohort: Cohort, requests: Sequence[Request]) -> None:
+    """Compute all prompts but for their last tokens, as far as the lane allows it together."""
     waiting = [request for request in requests if request.prompt_left]
     together = executor.lane is Lane.BATCHED
     for group in [waiting] if together and waiting else [[request] for request in waiting]:

@@ -3,21 +3,39 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, Protocol, Unpack
 
 from bramley.bench.eval.record import Record, digest
-from bramley.bench.eval.tasks import hashhop
+from bramley.bench.eval.tasks import hashhop, mmlu
 from bramley.bench.eval.tasks.contract import Answer, AnyTask, Asked, Item, Setting
-from bramley.client.client import AsyncClient
 from bramley.client.events import Completion
 from bramley.client.requests import Message, Options
 from bramley.common.errors import InvalidRequest
 from bramley.common.status import RemoteError
 
 CHOICES_MAX = 10
-# What the prompt of mmlu ends on, and what is before the letter.
-_ENDS = (("Answer:", " "), ("Answer: ", ""))
+# After the prompt of mmlu, a letter with its space is one token as a rule; or else one without.
+_GAPS = (("", " "), (" ", ""))
 _SAMPLE_LINES = 64
+
+
+class Client(Protocol):
+    """What of an AsyncClient is used here."""
+
+    async def complete(
+        self,
+        model: str,
+        prompt: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """Wait for a whole answer."""
+        ...
+
+    async def tokenize(self, model: str, text: str | None = None) -> list[int]:
+        """Tell a text's ids."""
+        ...
 
 
 class Runner:
@@ -31,33 +49,32 @@ class Runner:
     """
 
     def __init__(
-        self, client: AsyncClient, model: str, together: int, options: Options | None = None
+        self, client: Client, model: str, together: int, options: Options | None = None
     ) -> None:
         self._client = client
         self._model = model
         self._seats = asyncio.Semaphore(together)
         self._options: Options = {"temperature": 0.0, **(options or {})}
 
-    async def letters(self) -> dict[str, int]:
+    async def letters(self) -> tuple[str, dict[str, int]]:
         """Find the token that each letter is after the prompt of mmlu.
 
         Returns:
-            Ids by letter.
+            What the prompt ends on before it, and ids by letter.
 
         Raises:
             InvalidRequest: the tokenizer cuts a letter from what is before it in no such way.
         """
-        found: dict[str, int] = {}
-        for end, space in _ENDS:
-            before = await self._client.tokenize(self._model, end)
+        for gap, space in _GAPS:
+            before = await self._client.tokenize(self._model, mmlu.END + gap)
+            found: dict[str, int] = {}
             for letter in ascii_uppercase[:CHOICES_MAX]:
-                ids = await self._client.tokenize(self._model, end + space + letter)
-                if ids[:-1] != before:
-                    break
-                found[letter] = ids[-1]
+                text = f"{mmlu.END}{gap}{space}{letter}"
+                ids = await self._client.tokenize(self._model, text)
+                if ids[:-1] == before:
+                    found[letter] = ids[-1]
             if len(set(found.values())) == CHOICES_MAX:
-                return found
-            found.clear()
+                return gap, found
         problem = "no single token is a letter after the prompt: use --mmlu generated"
         raise InvalidRequest("--mmlu", problem)
 

@@ -1,6 +1,7 @@
 """bfcl: calls of functions, written as JSON; names and arguments count, equal up to their types."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -174,15 +175,23 @@ def _scalar(value: object) -> object:
         case bool() | None:
             return str(value).casefold()
         case int() | float():
-            return float(value) if abs(value) < 1 << 53 else value
+            return value
         case str():
             text = _SPACE.sub(" ", value.strip()).casefold()
-            try:
-                return _scalar(json.loads(text)) if text[:1] in "-0123456789" else text
-            except (ValueError, RecursionError):
-                return text
+            return text if (number := _number(text)) is None else number
         case _:
             return json.dumps(value, sort_keys=True)
+
+
+def _number(text: str) -> float | None:
+    if text[:1] not in set("-0123456789"):
+        return None
+    try:
+        number = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_number = isinstance(number, int | float) and math.isfinite(number)
+    return number if is_number else None
 
 
 TASK = Task(name="bfcl", kind=Situation, ask=ask, judge=judge)

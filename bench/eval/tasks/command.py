@@ -212,16 +212,15 @@ class Evaluation:
         self, runner: Runner, task: str, style: Style, model: cluster.Model
     ) -> Setting:
         most: int | None = self._arguments.max_tokens
-        letters: dict[str, int] = {}
-        lines = 0
+        gap, letters, lines = "", dict[str, int](), 0
         if task == mmlu.TASK.name and self._arguments.mmlu == "logprobs":
-            letters = await runner.letters()
+            gap, letters = await runner.letters()
         if task == hashhop.TASK.name:
             room = (model.context_tokens or CONTEXT_TOKENS) - _SPARE_TOKENS
             room -= most or hashhop.MAX_TOKENS
             wanted: int = self._arguments.context_tokens or min(CONTEXT_TOKENS, room)
             lines = await runner.lines(wanted)
-        return Setting(style=style, max_tokens=most, letters=letters, lines=lines)
+        return Setting(style=style, max_tokens=most, letters=letters, gap=gap, lines=lines)
 
 
 async def _loaded(client: AsyncClient, name: str) -> cluster.Model:

@@ -60,12 +60,14 @@ class Setting:
         max_tokens: of an answer, instead of the task's own.
         letters: of mmlu: id of the token that each letter is after the prompt; empty where the
             letter is read from a generated answer.
+        gap: likewise: what the prompt ends on before the letter.
         lines: of hashhop: how many assignments a prompt holds.
     """
 
     style: Style = "chat"
     max_tokens: int | None = None
     letters: Mapping[str, int] = field(default_factory=dict[str, int])
+    gap: str = ""
     lines: int = 0
 
     def limit(self, tokens: int) -> int:

@@ -7,6 +7,7 @@ from bramley.bench.eval.tasks.contract import Answer, Asked, Item, Setting, Task
 
 TOP = 20  # alternatives: as many as a request may ask for
 MAX_TOKENS = 32
+END = "Answer:"  # of a prompt in plain text
 _SAID = re.compile(r"\banswer\b\W*(?:\bis\b)?\W*\(?\b([A-J])\b(?!['\u2019])", re.IGNORECASE)
 _LEADING = re.compile(r"\W*([A-J])(?:\W*$|[).:,]|\s*\n)")
 _BRACKETED = re.compile(r"\(([A-J])\)|\*\*([A-J])\b")
@@ -42,10 +43,10 @@ def ask(item: Question, setting: Setting) -> Asked:
     choices = "\n".join(f"{letter}. {choice}" for letter, choice in pairs)
     body = f"{item.question}\n{choices}\n"
     if setting.letters:
-        text = f"The following is a multiple choice question{about}.\n\n{body}Answer:"
-        return Asked(text=text, style="raw", max_tokens=1, top=TOP)
+        text = f"The following is a multiple choice question{about}.\n\n{body}{END}"
+        return Asked(text=text + setting.gap, style="raw", max_tokens=1, top=TOP)
     if setting.style == "raw":
-        text = f"The following is a multiple choice question{about}.\n\n{body}Answer:"
+        text = f"The following is a multiple choice question{about}.\n\n{body}{END}"
         tokens = setting.limit(MAX_TOKENS)
         return Asked(text=text, style="raw", max_tokens=tokens, stop=("\n",))
     text = f"{body}\nAnswer with the letter of the right choice alone."
