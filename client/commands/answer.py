@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SERVING = ("ready", "degraded")
 ENDED = ("failed", "stopped")
+_SETTLED = (*SERVING, *ENDED, "unloaded")
 _POLL_S = 0.1
 _LONG_PROMPT_TOKENS = 1000  # shorter ones are computed before a bar is read
 
@@ -40,18 +41,19 @@ def read_prompt(argument: str) -> str:
 
 
 def wait_for(client: "Client", name: str, timeout_s: float | None = None) -> Model:
-    """Wait until the model ``name`` serves, or is known not to.
+    """Wait until the model ``name`` serves, or is known not to be on its way.
 
     Returns:
         The model. What to say of one that failed is left to the router: it has the details,
-        and it knows whether the model is about to come back.
+        and it knows whether the model is about to come back. One that is unloaded may be loaded
+        by the first request for it, or by an operator alone.
 
     Raises:
         QueueTimeout: it is still on its way after ``timeout_s``.
     """
     start_s = time.monotonic()
     with progress_bar() as bar:
-        while (model := client.get_model(name)).state not in {*SERVING, *ENDED}:
+        while (model := client.get_model(name)).state not in _SETTLED:
             bar.draw(f"{model.state} {name}", model.load_progress)
             if timeout_s is not None and time.monotonic() - start_s > timeout_s:
                 raise QueueTimeout(f"model {name!r} is still {model.state} after {timeout_s:g} s")

@@ -3,6 +3,7 @@
 import sys
 import time
 from contextlib import closing
+from math import inf
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -68,20 +69,30 @@ def generate(  # noqa: PLR0913 -- an option each
     options["temperature"] = temperature
     options["top_p"] = top_p
     options["seed"] = seed
-    start_s = time.monotonic()
+    until_s = inf if timeout is None else time.monotonic() + timeout
+    from bramley.common.status import RemoteError  # noqa: PLC0415 -- loads gRPC
+
     with router(context.obj) as client:
-        if chat is None:
-            # Where the model has failed nobody knows its template, and the router refuses either.
-            chat = wait_for(client, model, timeout).has_chat_template is not False
-        if timeout is not None:
-            timeout -= time.monotonic() - start_s
-        if chat:
-            options["messages"] = [{"role": "user", "content": text}]
-            events = client.generate(model, timeout_s=timeout, **options)
-        else:
-            events = client.generate(model, text, timeout_s=timeout, **options)
-        with closing(events):
-            completion = stream_text(events, write=not as_json)
+
+        def answered(*, chat: bool) -> Completion:
+            left_s = None if timeout is None else until_s - time.monotonic()
+            if chat:
+                options["messages"] = [{"role": "user", "content": text}]
+                events = client.generate(model, timeout_s=left_s, **options)
+            else:
+                options.pop("messages", None)
+                events = client.generate(model, text, timeout_s=left_s, **options)
+            with closing(events):
+                return stream_text(events, write=not as_json)
+
+        has_template = wait_for(client, model, timeout).has_chat_template if chat is None else chat
+        try:
+            # Of a model that is not loaded nobody knows: this loads it, or says why it cannot.
+            completion = answered(chat=has_template is not False)
+        except RemoteError as error:
+            if has_template is not None or error.field != "chat":
+                raise
+            completion = answered(chat=False)
     if as_json:
         print_json(_as_json(completion))
 

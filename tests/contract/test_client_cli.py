@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from bramley.client import cli
-from bramley.common.errors import ContextTooLong, NoReadyWorker, WorkerLost
+from bramley.common.errors import ContextTooLong, InvalidRequest, NoReadyWorker, WorkerLost
 from bramley.common.lease import Lease
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
 from support.fake_router import MODEL, FakeRouter, Hold, Step, Vanish, answer, serving, write_state
@@ -137,6 +137,26 @@ def test_generate_waits_for_a_loading_model(
     assert shell.run("generate", MODEL, "hi") == 0
     assert router.requests[0].WhichOneof("input") == "text"  # known once it has loaded
     assert capsys.readouterr().err == ""  # no bar: it is no terminal
+
+
+@pytest.mark.parametrize("has_template", [True, False])
+def test_generate_asks_a_model_that_is_not_loaded_and_so_has_it_loaded(
+    shell: Shell, router: FakeRouter, has_template: bool
+) -> None:
+    router.model = router_pb2.Model(name=MODEL, state=types_pb2.MODEL_STATE_UNLOADED)
+    if not has_template:
+        router.script = [InvalidRequest("chat", "this model has no chat template")]
+    assert shell.run("generate", MODEL, "hi") == (0 if has_template else 2)
+    inputs = [request.WhichOneof("input") for request in router.requests]
+    assert inputs == (["chat"] if has_template else ["chat", "text"])
+
+
+def test_a_missing_template_is_an_error_for_who_asks_for_it(
+    shell: Shell, router: FakeRouter
+) -> None:
+    router.script = [InvalidRequest("chat", "this model has no chat template")]
+    assert shell.run("generate", MODEL, "hi", "--chat") == 2
+    assert len(router.requests) == 1
 
 
 def test_passed_time_limit_is_told_in_plain_words(
