@@ -27,7 +27,7 @@ from bramley.bench.serve.record import Arm, Request, Run
 PARITY = "parity"  # the phase of the probes
 
 
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
+class Spread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of several samples."""
 
     median: float
@@ -36,7 +36,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
 
 
-class Against(msgspec.Struct, frozen=True, kw_only=True):
+class Against(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One column divided by another.
 
     Attributes:
@@ -58,7 +58,7 @@ class Against(msgspec.Struct, frozen=True, kw_only=True):
     unsure: str = ""
 
 
-class Parity(msgspec.Struct, frozen=True, kw_only=True):
+class Parity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many of the probes one column answers as another does.
 
     Attributes:

@@ -18,7 +18,7 @@ SHORT_MAX_S = 0.8
 Verdict = Literal["met", "missed", "not shown"]
 
 
-class Goal(msgspec.Struct, frozen=True, kw_only=True):
+class Goal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One requirement, and whether it is met.
 
     Attributes:

@@ -251,7 +251,7 @@ def _spreads(found: Sequence[Column]) -> Markup:
         plots.spread("Time to the first text, a long prompt", times("context_ttft")),
         plots.spread("Between texts of one stream", gaps("decode")),
         plots.spread("Between texts of streams together", gaps("aggregate")),
-        plots.spread("Between texts beside a long prompt", gaps("mixed")),
+        plots.spread("Between texts, a long prompt beside them", gaps("mixed")),
     ]
     words = "Which share of an arm's times is at or below a time; further left is faster."
     shown = tag("div", *drawn, class_="plots") if any(drawn) else tag("p", "No times.")
@@ -294,6 +294,7 @@ def _drawing(
         else:
             requests = [one for one in side.arm.requests if one.phase == phase and one.turn == 0]
         if requests:
+            requests.sort(key=lambda one: (one.sent_s, one.index))
             chosen.append((look, name, requests))
     if not chosen:
         return None

@@ -13,6 +13,7 @@ ARMS = 6  # looks that can be told apart; after that they come again
 _STEPS_MAX = 240
 _WIDE, _HIGH = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 14, 10, 34
+_LABEL = 56  # width that the label of a time has, with some air
 _LONG = 1000  # of a strip, in its own units
 
 
@@ -127,9 +128,14 @@ def _grid(scale: Scale) -> list[Markup]:
         parts.append(
             tag("text", words, x=_LEFT - 6, y=y, class_="tick", text_anchor="end", dy="0.35em")
         )
-    for mark in scale.marks:
-        x = f"{scale.x(mark):.1f}"
+    named_x = math.inf  # of the label to the right
+    for mark in reversed(scale.marks):
+        at_x = scale.x(mark)
+        x = f"{at_x:.1f}"
         parts.append(tag("path", d=f"M{x} {_y(1):.1f}V{_y(0):.1f}", class_="grid"))
+        if named_x - at_x < _LABEL:
+            continue
+        named_x = at_x - (_LABEL / 2 if mark == scale.marks[-1] else 0)
         words = wording.value(mark, "s")
         place = "end" if mark == scale.marks[-1] else "middle"
         parts.append(tag("text", words, x=x, y=_HIGH - 12, class_="tick", text_anchor=place))

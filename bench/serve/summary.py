@@ -33,7 +33,7 @@ LEFT = "left"  # how a stream ended that was not read on
 _FOLDERS = re.compile(r"(?<![\w:/.~-])~?/(?:[^/\s\"'=,]+/)+")
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
+class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One metric of one column.
 
     Attributes:
@@ -50,7 +50,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One metric of all columns."""
 
     metric: str
@@ -62,7 +62,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     cells: list[Cell]
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True):
+class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An attempt at a phase that failed."""
 
     phase: str
@@ -72,7 +72,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
 
-class ArmFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ArmFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of one column.
 
     Attributes:
@@ -99,7 +99,7 @@ class ArmFacts(msgspec.Struct, frozen=True, kw_only=True):
     failures: list[Failed]
 
 
-class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of one run: on what, of what, and how sound it is.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,10 @@ def test_all_values_are_within_the_scale_of_a_spread(values: list[float]) -> Non
         assert scale.marks[0] <= value <= scale.marks[-1]
         assert 0 <= scale.x(value) <= 460
     assert 2 <= len(scale.marks) <= 8
+    drawn = plots.spread("Times", [plots.Curve("ours", 0, values)])
+    ends = sorted(float(x) for x in re.findall(r'x="([\d.]+)" y="238"', drawn or ""))
+    assert ends[-1] == pytest.approx(446.0)  # the last time of the scale is always named
+    assert all(later - x >= 56 for x, later in pairwise(ends))
     assert scale.marks == sorted(set(scale.marks))
 
 
