@@ -15,7 +15,8 @@ from bramley.common.ids import ModelName
 from bramley.router.policy import ModelPolicy
 
 PATIENCE_S = 5.0  # a waiting model's, before one that is in use has to make room
-SLICE_S = 5.0  # that a model is loaded at least before that
+SLICE_S = 5.0  # that a model serves at least before that
+LOAD_S = 300.0  # that its load may take at most, while others wait for its room
 
 
 class Phase(enum.Enum):
@@ -50,6 +51,7 @@ class Model:
         waiting_since_s: when the longest of them came, or it was asked for.
         used_s: when it last had a request.
         loaded_s: when its load began.
+        ready_s: when it first served since then; infinite while it has not.
         why: what it is draining for.
         drain_until_s: when it is stopped whatever it runs.
     """
@@ -66,6 +68,7 @@ class Model:
     waiting_since_s: float = inf
     used_s: float = 0.0
     loaded_s: float = 0.0
+    ready_s: float = inf
     why: Why | None = None
     drain_until_s: float = inf
 
@@ -208,11 +211,14 @@ def _victims(models: Sequence[Model], first: Model, now_s: float) -> list[Model]
     if now_s < first.waiting_since_s + PATIENCE_S:
         return idle
     used = [
-        one
-        for one in models
-        if _is_evictable(one) and one.is_used and now_s >= one.loaded_s + SLICE_S
+        one for one in models if _is_evictable(one) and one.is_used and now_s >= _slice_ends_s(one)
     ]
     return [*idle, *sorted(used, key=lambda one: one.loaded_s)]
+
+
+def _slice_ends_s(model: Model) -> float:
+    # Were a load cut short for whom it keeps waiting, two models would be loaded in turn for ever.
+    return min(model.ready_s + SLICE_S, model.loaded_s + LOAD_S)
 
 
 def _is_evictable(model: Model) -> bool:
@@ -240,5 +246,5 @@ def _next_s(models: Sequence[Model], memory: Memory, now_s: float) -> float:
     times += map(_idle_until_s, models)
     if first := _first_candidate(models, memory):
         times.append(first.waiting_since_s + PATIENCE_S)
-        times += [one.loaded_s + SLICE_S for one in models if _is_evictable(one)]
+        times += [_slice_ends_s(one) for one in models if _is_evictable(one)]
     return min((time for time in times if time > now_s), default=inf)

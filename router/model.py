@@ -48,6 +48,7 @@ class Model:
         self.why: Why | None = None
         self.drain_until_s = inf
         self.loaded_s = 0.0
+        self.ready_s = inf
         self.weights = 0  # of one worker, as measured
         self.workspace = 0
 
@@ -124,6 +125,7 @@ class Model:
             waiting_since_s=min(self.gate.waiting_since_s, self.asked_s),
             used_s=max(self.gate.used_s, self.loaded_s),
             loaded_s=self.loaded_s,
+            ready_s=self.ready_s,
             why=self.why,
             drain_until_s=self.drain_until_s,
         )

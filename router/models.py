@@ -96,6 +96,8 @@ class Models:
         model.metrics.worker_changed(view, before, monotonic())
         if model.phase is not Phase.UNLOADED:
             self.ledger.measure(model.name, model.measure())
+        if view.is_ready:
+            model.ready_s = min(model.ready_s, monotonic())
         if _told(view) != _told(before):
             self._tell()
 
@@ -162,7 +164,7 @@ class Models:
 
     async def _start(self, model: Model) -> None:
         model.asked_s = inf
-        model.loaded_s = monotonic()
+        model.loaded_s, model.ready_s = monotonic(), inf
         self._loaded(model)
         is_other = await self._watch.start(model.name, pinned=model.is_pinned)
         # Than the one that an earlier router has started; it may be leaving for a reason already.
@@ -231,7 +233,7 @@ class Models:
         if model.phase is Phase.UNLOADED:
             self._refuse_without_room(model)
             model.ask(monotonic())
-        elif model.phase is Phase.LOADED and model.gate.view.is_failed:
+        elif model.phase is Phase.LOADED and model.gate.replicas.some_failed:
             await self._watch.start(model.name, pinned=model.is_pinned, now=True)
         elif model.phase is not Phase.LOADED:
             model.ask(monotonic())  # again, once its processes are gone

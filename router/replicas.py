@@ -47,6 +47,11 @@ class Replicas:
         return {name: worker.breaker.state(now_s) for name, worker in self._workers.items()}
 
     @property
+    def some_failed(self) -> bool:
+        """Whether waiting is in vain for at least one."""
+        return any(view.is_failed for view in self.views)
+
+    @property
     def places(self) -> int:
         """Requests that the ready ones take at a time."""
         return sum(self._places(view) for view in self.views if view.is_ready)

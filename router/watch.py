@@ -118,9 +118,10 @@ class Watch:
         self._wanted.update(dict.fromkeys(names, pinned))
         is_other = False
         for name in names:
-            if now:
+            is_again = now and self.views[name].is_failed
+            if is_again:
                 self._apply(name, fleet.TriedAgain())
-            is_other |= await self._start(name, now=now)
+            is_other |= await self._start(name, now=is_again)
         return is_other
 
     async def stop(self, model: ModelName) -> None:

@@ -13,6 +13,7 @@ from bramley.protos.v1 import router_pb2, types_pb2
 from bramley.router import lifecycle, node, watch
 from bramley.router.policy import ModelPolicy
 from support.routing import WAIT_S, Bench, ask, collect, read_until, routed, text_of, until
+from support.script import Script
 
 DEMAND = ModelPolicy(load="demand", memory_bytes=100)
 UNLOADED = types_pb2.MODEL_STATE_UNLOADED
@@ -89,6 +90,23 @@ async def test_who_follows_a_load_is_told_when_there_is_no_room_any_more() -> No
         bench.node.reload(fewer)
         assert (await loading)[-1].state == types_pb2.MODEL_STATE_FAILED
         bench.node.may_stop.set()
+
+
+async def test_a_load_that_is_waited_for_is_not_cut_short_for_another_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lifecycle, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(lifecycle, "SLICE_S", 0.05)
+    made: dict[str, Any] = {"policies": policies(*TWO), "memory_bytes": 190}
+    async with routed(models=TWO, is_ready=False, **made) as bench:
+        bench.node.scripts["two"] = Script(load_s=0.5)
+        await load(bench, "one")
+        waiting = asyncio.create_task(answer(bench, "two"))
+        await until(lambda: bench.node.started == ["one", "two"])
+        behind = asyncio.create_task(answer(bench, "one"))
+        assert await waiting
+        assert await behind
+        assert bench.node.started == ["one", "two", "one"]
 
 
 async def test_an_unload_counts_for_more_than_a_change_that_came_before() -> None:
@@ -230,6 +248,22 @@ async def test_a_router_that_stood_still_itself_blames_no_worker(
         await until(lambda: step_age_s(bench) == 0.25)
         assert await answer(bench)
         assert bench.node.killed == []
+
+
+async def test_a_load_tries_again_the_one_of_two_workers_that_keeps_crashing() -> None:
+    async with routed(replicas={"fake": 2}) as bench:
+        await bench.all_ready(2)
+        bench.node.scripts["fake@2"] = Script(load_s=-1)
+        for _ in range(3):
+            await bench.node.kill("fake@2")
+            await bench.node.start("fake@2")
+        await bench.node.kill("fake@2")
+        await until(lambda: bench.router.models.get("fake").gate.replicas.some_failed)
+        del bench.node.scripts["fake@2"], bench.node.started[:]
+        assert [model.state for model in await load(bench)] == [types_pb2.MODEL_STATE_READY]
+        assert sorted(bench.node.started) == PAIR
+        await bench.node.start("fake@2")
+        await bench.all_ready(2)
 
 
 async def test_a_pin_of_the_settings_goes_with_them_and_an_operators_stays() -> None:

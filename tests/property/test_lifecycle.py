@@ -23,6 +23,7 @@ from bramley.router.lifecycle import (
 )
 from bramley.router.policy import ModelPolicy
 
+START_S = 20.0  # of a model's load
 RUN_S = 3.0  # of a request, once its model is loaded
 STOP_S = 2.0  # of a model's processes
 ACTIONS_MAX = 50  # without time passing
@@ -30,12 +31,13 @@ ACTIONS_MAX = 50  # without time passing
 
 @dataclass
 class World:
-    """Models that load at once, run what they are given, and take their time to stop."""
+    """Models that take their time to load and to stop, and run all that they are given."""
 
     most: int
     models: dict[str, Model]
     now_s: float = 0.0
     ends: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    loads: dict[str, float] = field(default_factory=dict[str, float])
     stops: dict[str, float] = field(default_factory=dict[str, float])
     waits: list[float] = field(default_factory=list[float])
 
@@ -68,8 +70,10 @@ class World:
                         held=one.needed,
                         is_asked=False,
                         loaded_s=self.now_s,
+                        ready_s=inf,
                         used_s=self.now_s,
                     )
+                    self.loads[name] = self.now_s + START_S
                 case Drain(name, why):
                     assert not self.models[name].is_pinned
                     self.change(name, phase=Phase.DRAINING, why=why)
@@ -78,13 +82,14 @@ class World:
                 case Stop(name):
                     assert not self.models[name].running
                     self.change(name, phase=Phase.STOPPING)
+                    self.loads.pop(name, None)
                     self.stops[name] = self.now_s + STOP_S
             assert self.memory.free >= 0
         raise AssertionError("it never comes to rest")
 
     def _serve(self) -> None:
         for name, one in self.models.items():
-            if one.phase is Phase.LOADED and one.waiting:
+            if one.phase is Phase.LOADED and one.ready_s < inf and one.waiting:
                 self.waits.append(self.now_s - one.waiting_since_s)
                 self.ends.setdefault(name, []).extend([self.now_s + RUN_S] * one.waiting)
                 running = one.running + one.waiting
@@ -92,13 +97,17 @@ class World:
 
     def go_on(self, until_s: float) -> None:
         """Let time pass, and what ends meanwhile end."""
-        ends = [at_s for some in self.ends.values() for at_s in some] + list(self.stops.values())
-        self.now_s = min([until_s, *ends])
+        ends = [at_s for some in self.ends.values() for at_s in some]
+        self.now_s = min([until_s, *ends, *self.loads.values(), *self.stops.values()])
         for name, some in self.ends.items():
             left = [at_s for at_s in some if at_s > self.now_s]
             if len(left) < len(some):
                 self.change(name, running=len(left), used_s=self.now_s)
             self.ends[name] = left
+        for name, at_s in list(self.loads.items()):
+            if at_s <= self.now_s:
+                del self.loads[name]
+                self.change(name, ready_s=self.now_s)
         for name, at_s in list(self.stops.items()):
             if at_s <= self.now_s:
                 del self.stops[name]
@@ -141,7 +150,7 @@ def test_everybody_is_served_in_bounded_time_and_memory_is_never_over(
         assert world.now_s < end_s, "somebody waits for ever"
         world.go_on(min(world.settle(), end_s))
     # A turn is what one model has at most before the next one waiting has its memory.
-    turn_s = PATIENCE_S + SLICE_S + RUN_S + STOP_S
+    turn_s = PATIENCE_S + START_S + SLICE_S + RUN_S + STOP_S
     assert max(world.waits, default=0.0) <= len(world.models) * turn_s
 
 

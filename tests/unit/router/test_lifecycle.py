@@ -8,6 +8,7 @@ import pytest
 
 from bramley.common.ids import ModelName
 from bramley.router.lifecycle import (
+    LOAD_S,
     PATIENCE_S,
     SLICE_S,
     Action,
@@ -107,9 +108,20 @@ def a(name: str) -> ModelName:
             Drain(a("b"), Why.ROOM),
         ),
         (
-            [asked_for("a", 6), loaded("b", running=1, loaded_s=NOW_S - 1)],
+            [asked_for("a", 6), loaded("b", running=1, loaded_s=NOW_S - 9, ready_s=NOW_S - 1)],
             SPENT,
             Wait(NOW_S - 1 + SLICE_S),
+        ),
+        # It is not given up while it loads, for long
+        (
+            [asked_for("a", 60), loaded("b", waiting=1, loaded_s=NOW_S - 60)],
+            SPENT,
+            Wait(NOW_S - 60 + LOAD_S),
+        ),
+        (
+            [asked_for("a", 60), loaded("b", waiting=1, loaded_s=NOW_S - LOAD_S)],
+            SPENT,
+            Drain(a("b"), Why.ROOM),
         ),
         ([asked_for("a", 6), loaded("b", running=1, is_pinned=True)], SPENT, Wait(inf)),
         # Draining
