@@ -1,5 +1,6 @@
 """Strict settings: TOML into msgspec structs, every fault with the path of its key."""
 
+import math
 import re
 import tomllib
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from bramley.common.errors import SettingsError
 S = TypeVar("S", bound=msgspec.Struct)
 _PATH_IN_MESSAGE = re.compile(r" - at `\$?\.?(?P<path>[^`]*)`$")
 _FIELD_IN_MESSAGE = re.compile(r"^Object (?P<fault>.*) field `(?P<name>[^`]*)`$")
+_WHOLE_MAX = 1 << 53  # what JSON carries everywhere; 64 of them still fit a field of the protocol
 _FAULTS = {"contains unknown": "is no setting", "missing required": "is missing"}
 
 
@@ -47,7 +49,7 @@ def parse(text: str, kind: type[S], overrides: Sequence[str] = (), source: str =
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # as well of too many digits or brackets
         raise SettingsError(source, str(error)) from error
     for override in overrides:
         _apply(table, override)
@@ -63,6 +65,7 @@ def check(table: dict[str, Any], kind: type[S], at: str = "", source: str = "set
     Raises:
         SettingsError: an unknown key, a wrong type or range.
     """
+    _check_numbers(table, at)
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
@@ -93,13 +96,30 @@ def read_json(path: Path, kind: type[S]) -> S:
         raise SettingsError(str(path), str(error)) from error
 
 
+def _check_numbers(value: object, path: str) -> None:
+    """Refuse what cannot be handed on to another process: JSON knows no infinity."""
+    match value:
+        case dict():
+            for key, each in cast("dict[str, object]", value).items():
+                _check_numbers(each, f"{path}.{key}" if path else key)
+        case list():
+            for index, each in enumerate(cast("list[object]", value)):
+                _check_numbers(each, f"{path}[{index}]")
+        case float() if not math.isfinite(value):
+            raise SettingsError(path, f"{value} is no finite number")
+        case int() if abs(value) > _WHOLE_MAX:
+            raise SettingsError(path, f"is beyond {_WHOLE_MAX}")
+        case _:
+            pass
+
+
 def _apply(table: dict[str, Any], override: str) -> None:
     key, separator, raw = override.partition("=")
     if not separator:
         raise SettingsError(override, "an override has the form key=value")
     try:
         value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = raw  # a bare word is a string
     *parents, leaf = key.strip().split(".")
     for parent in parents:

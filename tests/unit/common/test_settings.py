@@ -1,7 +1,7 @@
 """Every fault of a settings file comes with the path of its key."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -20,6 +20,9 @@ class Outer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A whole file."""
 
     name: str = "x"
+    wait_s: float = 1.0
+    bytes: int = 1
+    free: dict[str, Any] = {}
     inner: Inner = Inner()
 
 
@@ -32,6 +35,13 @@ class Outer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         ("[innr]\n", "innr"),
         ("name = 3", "name"),
         ("name =", "settings"),
+        ("wait_s = inf", "wait_s"),
+        ("wait_s = -inf", "wait_s"),
+        ("wait_s = nan", "wait_s"),
+        ("bytes = 0x1_0000_0000_0000_0000", "bytes"),
+        ("[[free.a]]\nb = [1, inf]", "free.a[0].b[1]"),
+        (f"bytes = {'9' * 5000}", "settings"),
+        (f"free = {'[' * 5000}", "settings"),
     ],
 )
 def test_a_fault_names_its_key(text: str, key: str) -> None:
