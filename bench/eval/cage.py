@@ -25,7 +25,7 @@ _MARK = "CAGE"
 _SAID_MAX = 4000  # characters
 _SWEEP_S = 5.0
 _POLL_S = 0.005
-_NOT_STARTED = 97  # inside.py's
+_NOT_STARTED = "not started"  # inside.py's words
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ def run_caged(program: str, *, timeout_s: float = TIMEOUT_S, limits: Limits | No
             )
         code, ended = _wait(process, mark, timeout_s)
         isolation = (folder / "how").read_text()
-        if code == _NOT_STARTED:
+        if _NOT_STARTED in isolation:
             raise CannotCage(f"a program cannot be caged here: {isolation}")
         return Caged(code, _tail(folder / "said"), ended or _told(code), isolation)
     finally:
@@ -120,7 +120,7 @@ def _wait(process: "subprocess.Popen[bytes]", mark: str, timeout_s: float) -> tu
 
 
 def _has_ended(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def sweep(mark: str) -> None:

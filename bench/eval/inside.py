@@ -12,7 +12,6 @@ import resource
 import signal
 import sys
 
-_NOT_STARTED = 97
 _NOBODY = 65534
 _NEW_USER, _NEW_PID, _NEW_NET, _NEW_IPC = 0x10000000, 0x20000000, 0x40000000, 0x08000000
 _DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 1, 38
@@ -24,20 +23,23 @@ def main() -> int:
     limits, told = json.loads(sys.argv[1]), int(sys.argv[2])
     kept = [_without_root(), _namespaces()]
     os.write(told, ", ".join(filter(None, kept)).encode() or b"limits alone")
-    os.close(told)
+    os.set_inheritable(told, False)
     # A PID namespace begins with a child, and ends with it, however many it has by then.
     child = os.fork()
     if not child:
         try:
             _become(limits)
+        except (OSError, OverflowError, ValueError) as error:
+            os.write(told, f"; not started: {error}".encode())
         finally:
-            os._exit(_NOT_STARTED)
+            os._exit(1)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def _become(limits: "dict[str, int]") -> None:
+    """Be the program; returns only with an error."""
     if sys.platform == "linux":
         _SYSTEM.prctl(_DEATH_SIGNAL, signal.SIGKILL)
         _SYSTEM.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
@@ -75,11 +77,11 @@ def _without_root() -> str:
     can_read = os.access(os.__file__, os.R_OK, effective_ids=True) and _can_enter()
     os.seteuid(0)
     if can_read:
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
         return "user nobody"
     os.chown(".", 0, 0)
-    os.setresuid(_NOBODY, 0, 0)
+    os.setreuid(_NOBODY, 0)
     return ""
 
 

@@ -102,7 +102,9 @@ def test_a_program_that_a_model_wrote_is_run(
 ) -> None:
     router.script = answer("```python\ndef last_vowel(text):\n", "    return 'u'\n```")
     assert evaluate(tmp_path, monkeypatch, "humaneval", "--limit", "1") == 0
-    (record,) = load(tmp_path / "run.json").records
+    run = load(tmp_path / "run.json")
+    (record,) = run.records
+    assert run.provenance.settings["isolation"]
     assert (record.verdict, record.finish) == ("wrong", "stop")
     assert "AssertionError" in record.why
 
@@ -122,6 +124,9 @@ def test_hashhop_is_as_long_as_is_wanted(
 def test_without_a_cluster_it_says_so(tmp_path: Path, monkeypatch: Patch, capsys: Output) -> None:
     assert evaluate(tmp_path, monkeypatch, "gsm8k") == 1
     assert "bramley up" in capsys.readouterr().err
+    write_state(tmp_path / "state", router="", node="unix:none")
+    assert evaluate(tmp_path, monkeypatch, "gsm8k") == 1
+    assert "not up yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [("nothing",), ("gsm8k", "--limit", "0"), ()])

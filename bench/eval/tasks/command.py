@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bramley.bench.asking import MODEL, serving
 from bramley.bench.eval import paired, report
+from bramley.bench.eval.cage import run_caged
 from bramley.bench.eval.lines import positive, read_lines
 from bramley.bench.eval.provenance import Model, describe
 from bramley.bench.eval.record import Record, Run, load, save
@@ -27,7 +28,7 @@ from bramley.client.commands.connection import Remote, remote
 from bramley.client.commands.screen import print_json
 from bramley.client.login import Login
 from bramley.client.node import read_node
-from bramley.common.errors import InvalidRequest
+from bramley.common.errors import InvalidRequest, NoReadyWorker
 
 TASKS: dict[str, AnyTask] = {
     each.TASK.name: each.TASK for each in (mmlu, gsm8k, ifeval, bfcl, humaneval, hashhop)
@@ -78,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     files = {name: folder / f"{name}.jsonl" for name in names}
     items = {name: read_items(TASKS[name], files[name], arguments.limit) for name in names}
     baseline = None if arguments.baseline is None else load(arguments.baseline)
+    caged = _isolation(names)  # or it would fail after all answers
     started = datetime.now(UTC)
     with _door(arguments) as (target, login, name):
         told = Telling(sum(map(len, items.values())))
@@ -89,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         provenance=describe(
             models={"model": Model.of(path, model.name, model.revision)},
             files=files,
-            settings=settings,
+            settings={**settings, **caged},
         ),
         records=records,
     )
@@ -101,6 +103,13 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         report.show(made, differences, out)
     return int(any(record.verdict == "error" for record in records))
+
+
+def _isolation(names: Sequence[str]) -> dict[str, str]:
+    """Try how programs can be caged here, if any will be; what they will be kept apart by."""
+    if not any(TASKS[name].runs_code for name in names):
+        return {}
+    return {"isolation": run_caged("").isolation}
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -131,13 +140,19 @@ def _door(arguments: argparse.Namespace) -> Generator[tuple[str, Login, str]]:
 
     Yields:
         Its gRPC target, what it is shown, and the model's name there.
+
+    Raises:
+        NoReadyWorker: the cluster is about to start.
     """
     if arguments.path is not None:
         with serving(arguments.path) as (running, _):
             yield running.status()["addresses"]["socket"], {}, MODEL
         return
     if arguments.address is None:
-        yield read_node(arguments.state_dir.expanduser()).router, {}, arguments.model
+        target = read_node(arguments.state_dir.expanduser()).router
+        if not target:
+            raise NoReadyWorker("the router is not up yet")
+        yield target, {}, arguments.model
         return
     door: Remote = remote(
         arguments.address,

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from bramley.bench.eval import cage
-from bramley.bench.eval.cage import Caged, Limits, run_caged
+from bramley.bench.eval.cage import Caged, CannotCage, Limits, run_caged
 from bramley.bench.eval.tasks import humaneval
 from bramley.bench.eval.tasks.command import SHIPPED, read_items
 from bramley.bench.eval.tasks.contract import Answer, Setting, Verdict
@@ -155,6 +155,13 @@ def test_nobody_can_be_called() -> None:
         assert "unreachable" in told.said
     else:  # where namespaces are not permitted, the run says so
         assert told.isolation in {"limits alone", "user nobody"}
+
+
+@pytest.mark.usefixtures("folder")
+def test_limits_that_cannot_be_set_are_no_verdict_on_the_program() -> None:
+    with pytest.raises(CannotCage, match="not started"):
+        run_caged("print(1)", limits=Limits(cpu_s=1 << 80))
+    assert caged("raise SystemExit(97)").code == 97
 
 
 @pytest.mark.usefixtures("folder")
