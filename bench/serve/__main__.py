@@ -39,8 +39,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--arms",
         default=f"{arms.OURS},{arms.PEER}",
-        help=f"of {arms.OURS}, {arms.SERIAL}, {arms.PEER}, {arms.PEER_AS_INSTALLED} and "
-        "url=http://HOST:PORT[#MODEL], with commas between them; the first is the control",
+        help=f"of {', '.join(arms.KINDS)} and url=http://HOST:PORT[#MODEL], with commas between "
+        "them; in turns A B B A",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--seeds", type=int, default=1, help="so many runs, a file each")
@@ -153,6 +153,8 @@ def measure(given: argparse.Namespace) -> int:
     """Measure all seeds; return the exit code."""
     kinds, names = given.arms.split(","), chosen_phases(given.phases)
     sizes, failed = sizes_of(given), False
+    for kind in kinds:
+        arms.check(kind)
     checks = preflight.judge(preflight.look())
     if refused := preflight.refusals(checks):
         print("the machine is not fit for measuring:", *refused, sep="\n  ", file=sys.stderr)

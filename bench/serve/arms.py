@@ -6,6 +6,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ ANSWER_S = 10.0
 LOG_CHARACTERS = 400
 OURS, SERIAL = "bramley", "bramley-serial"
 PEER, PEER_AS_INSTALLED = "mlx_lm.server", "mlx_lm.server-as-installed"
+KINDS = (OURS, SERIAL, PEER, PEER_AS_INSTALLED)
 URL = "url"
 
 
@@ -92,8 +94,8 @@ class Server(Protocol):
         """Ask, and record what came of it."""
         ...
 
-    def memory(self) -> memory.Used:
-        """Look what its processes use now; nothing where they are not known."""
+    def memory(self, shared: bool) -> memory.Used:
+        """Look what its processes use now, on request with what they share; nothing if unknown."""
         ...
 
 
@@ -119,6 +121,7 @@ class Bramley:
         self._target = ""
         self._pids: list[int] = []
         self._worker = 0
+        self._watching: Client | None = None
 
     def start(self) -> None:
         """See ``Server``."""
@@ -138,8 +141,15 @@ class Bramley:
     def _find(self) -> None:
         status = self._running().status()
         self._target = status["addresses"]["socket"]
+        self._unwatch()
+        self._watching = Client(self._target)
         pids = {each["role"]: each["pid"] for each in status["processes"] if each["pid"]}
         self._pids, self._worker = [*pids.values()], pids.get("worker", 0)
+
+    def _unwatch(self) -> None:
+        client, self._watching = self._watching, None
+        if client is not None:
+            client.close()
 
     def restart(self) -> float:
         """See ``Server``."""
@@ -171,6 +181,7 @@ class Bramley:
         """See ``Server``."""
         cluster, folder = self._cluster, self._folder
         self._cluster = self._folder = None
+        self._unwatch()
         try:
             if cluster is not None and (left := cluster.down()):
                 raise Failed(f"left over: {', '.join(left)}")
@@ -182,13 +193,13 @@ class Bramley:
         """See ``Server``."""
         return Grpc(self._target, asking.MODEL, self._timeout_s).ask(asked, now, go_on)
 
-    def memory(self) -> memory.Used:
+    def memory(self, shared: bool) -> memory.Used:
         """See ``Server``."""
-        now = memory.used(self._pids)
+        now = memory.used(self._pids, shared=shared)
+        client = self._watching
         try:
-            with Client(self._target) as client:
-                told = client.status(timeout_s=ANSWER_S).models
-        except RemoteError:  # between two lives
+            told = client.status(timeout_s=ANSWER_S).models if client else []
+        except (RemoteError, ValueError):  # between two lives; gRPC's own word of a closed channel
             return now
         return replace(now, model=sum(each.memory_bytes for each in told))
 
@@ -267,10 +278,10 @@ class Peer:
         assert self._dialect is not None, "not started"
         return self._dialect.ask(asked, now, go_on)
 
-    def memory(self) -> memory.Used:
+    def memory(self, shared: bool) -> memory.Used:
         """See ``Server``."""
         process = self._process
-        return memory.Used() if process is None else memory.used([process.pid])
+        return memory.Used() if process is None else memory.used([process.pid], shared=shared)
 
 
 class Elsewhere:
@@ -318,7 +329,7 @@ class Elsewhere:
         """See ``Server``."""
         return Chat(self._url, self._model, self._timeout_s).ask(asked, now, go_on)
 
-    def memory(self) -> memory.Used:
+    def memory(self, shared: bool) -> memory.Used:
         """See ``Server``."""
         return memory.Used()
 
@@ -351,12 +362,23 @@ def first_model(url: str) -> str:
         opened.close()
 
 
+def check(kind: str) -> None:
+    """See that the command line names a server that can be.
+
+    Raises:
+        InvalidRequest: there is no such kind, or no such address.
+    """
+    if kind.startswith("url="):
+        Elsewhere(kind.removeprefix("url="), ANSWER_S)
+    elif kind not in KINDS:
+        raise InvalidRequest("--arms", f"{kind!r} is none that is known")
+
+
 def make(kind: str, model: Path | None, timeout_s: float) -> Server:
     """Make a server from what the command line calls it; nothing is started.
 
     Args:
-        kind: ``bramley``, ``bramley-serial``, ``mlx_lm.server``,
-            ``mlx_lm.server-as-installed`` or ``url=http://...``.
+        kind: one of ``KINDS``, or ``url=http://...``.
         model: its folder; None where there is no need of one.
         timeout_s: of an answer.
 
@@ -364,14 +386,22 @@ def make(kind: str, model: Path | None, timeout_s: float) -> Server:
         The server.
 
     Raises:
-        InvalidRequest: there is no such kind, or it needs a model.
+        InvalidRequest: it cannot be, or needs a model.
     """
+    check(kind)
     if kind.startswith("url="):
         return Elsewhere(kind.removeprefix("url="), timeout_s)
-    if kind not in {OURS, SERIAL, PEER, PEER_AS_INSTALLED}:
-        raise InvalidRequest("--arms", f"{kind!r} is none that is known")
     if model is None:
         raise InvalidRequest("--model", f"is needed for {kind}")
     if kind in {OURS, SERIAL}:
         return Bramley(model, timeout_s, serial=kind == SERIAL)
     return Peer(model, timeout_s, as_installed=kind == PEER_AS_INSTALLED)
+
+
+def name_apart(servers: Sequence[Server]) -> None:
+    """Number those that have a name in common, from the second on."""
+    had: Counter[str] = Counter()
+    for server in servers:
+        had[server.name] += 1
+        if had[server.name] > 1:
+            server.name = f"{server.name} {had[server.name]}"

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 import psutil
 
-EVERY_S = 0.5
+EVERY_S = 1.0
+SHARED_EVERY = (
+    10  # looks: what is shared takes tens of milliseconds of the machine that is measured
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +42,24 @@ def _most(one: int | None, other: int | None) -> int | None:
     return max((each for each in (one, other) if each is not None), default=None)
 
 
-def used(pids: Sequence[int]) -> Used:
-    """Sum up what processes and all below them use now; those that have ended count nothing."""
+def used(pids: Sequence[int], *, shared: bool = True) -> Used:
+    """Sum up what processes and all below them use now; those that have ended count nothing.
+
+    Args:
+        pids: of the processes.
+        shared: whether to look for ``pss``.
+
+    Returns:
+        The sums.
+    """
     rss, pss, cpu_s = 0, None, dict[tuple[int, float], float]()
     for process in _with_children(pids):
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             cpu_s[process.pid, process.create_time()] = times.user + times.system
             rss += process.memory_info().rss
-            shared = getattr(process.memory_full_info(), "pss", None)
-            pss = pss if shared is None else (pss or 0) + shared
+            own = getattr(process.memory_full_info(), "pss", None) if shared else None
+            pss = pss if own is None else (pss or 0) + own
     return Used(rss, pss, cpu_s=cpu_s)
 
 
@@ -67,11 +78,12 @@ class MemoryWatch:
     """Keeps the most that was used since it began, and since the last mark.
 
     Args:
-        look: tells what is used now.
+        look: tells what is used now, what is shared only if it is asked for.
+        every_s: between looks.
     """
 
-    def __init__(self, look: Callable[[], Used]) -> None:
-        self._look = look
+    def __init__(self, look: Callable[[bool], Used], every_s: float = EVERY_S) -> None:
+        self._look, self._every_s = look, every_s
         self._peak = self._since = Used()
         self._over = threading.Event()
         self._guard = threading.Lock()
@@ -79,17 +91,19 @@ class MemoryWatch:
         self._thread.start()
 
     def _watch(self) -> None:
-        while not self._over.wait(EVERY_S):
-            self._note()
+        looks = 0
+        while not self._over.wait(self._every_s):
+            looks += 1
+            self._note(shared=looks % SHARED_EVERY == 0)
 
-    def _note(self) -> None:
-        now = self._look()
+    def _note(self, *, shared: bool) -> None:
+        now = self._look(shared)
         with self._guard:
             self._peak, self._since = self._peak.most(now), self._since.most(now)
 
     def mark(self) -> Used:
         """Tell the most since the last mark, this moment included, and begin anew."""
-        self._note()
+        self._note(shared=True)
         with self._guard:
             since, self._since = self._since, Used()
         return since

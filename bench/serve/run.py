@@ -18,7 +18,7 @@ from bramley.bench.serve.arms import Server
 from bramley.bench.serve.memory import MemoryWatch, Used
 from bramley.bench.serve.record import Arm, Check, Failure, Mode, Preflight, Run, save
 from bramley.bench.serve.turn import Turn
-from bramley.bench.serve.workload import Count, Sizes, Workload
+from bramley.bench.serve.workload import WARM_UP, Count, Sizes, Workload
 from bramley.common.errors import BramleyError
 
 
@@ -75,6 +75,7 @@ def measure(plan: Plan, seed: int, checks: list[Check], out: Path, *, diagnostic
         The record.
     """
     servers = [arms.make(kind, plan.model, plan.timeout_s) for kind in plan.kinds]
+    arms.name_apart(servers)
     run = _begin(plan, seed, checks, servers, diagnostic=diagnostic)
     run.arms = [_arm(server) for server in servers]
     workload = Workload(seed, plan.sizes, plan.count)
@@ -110,6 +111,8 @@ def _begin(
             **msgspec.to_builtins(plan.sizes),
             "phases": list(plan.phases),
             "counted_by": plan.counted_by,
+            # What the first prompt has more than this is the chat template's.
+            "warm_up_tokens": plan.count(WARM_UP),
             "timeout_s": plan.timeout_s,
         },
         order=[],

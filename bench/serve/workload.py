@@ -62,12 +62,12 @@ FULL = Sizes()
 QUICK = Sizes(
     parity_answer=12,
     decode_samples=5,
-    decode_answer=16,
-    ttft_prompt=300,
-    context_prompt=800,
+    decode_answer=12,
+    ttft_prompt=280,
+    context_prompt=600,
     context_answer=12,
-    restart_prompt=300,
-    kill_prompt=300,
+    restart_prompt=280,
+    kill_prompt=280,
     streams=(1, 4),
     aggregate_answer=24,
     mixed_prompt=400,
@@ -165,7 +165,7 @@ class Workload:
         return Place(self, phase, attempt, turn)
 
     def told(self, tokens: int, draw: Random) -> str:
-        """Tell a story of at least so many tokens."""
+        """Tell a story of some ``tokens`` tokens; each sentence is counted by itself."""
         sentences: list[str] = []
         while tokens > 0:
             sentence = _sentence(draw)
@@ -210,12 +210,12 @@ class Place:
         return self.fixed(f"{self.nonce(index)} {text}", max_tokens)
 
     def streamed(self, tokens: int, max_tokens: int) -> Asked:
-        """Ask for an answer that is long, with a prompt of at least so many tokens."""
+        """Ask for an answer that is long, with a prompt of some ``tokens`` tokens."""
         subject = SUBJECTS[self._next % len(SUBJECTS)]
         return self.prompt(tokens, max_tokens, LONG_STORY.format(subject=subject))
 
     def prompt(self, tokens: int, max_tokens: int, ask: str = "") -> Asked:
-        """Ask something of at least so many tokens."""
+        """Ask something of some ``tokens`` tokens."""
         lead = self.nonce(self._next)
         told = self._workload.told(tokens, Random(lead))  # noqa: S311  the same each time
         question = ask or SHORT_QUESTIONS[self._next % len(SHORT_QUESTIONS)]

@@ -1,6 +1,8 @@
 """The serving benchmark against a server that knows when it said what."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -337,3 +339,16 @@ def test_several_seeds_are_a_file_each_and_ask_other_things(tmp_path: Path) -> N
         for saved in runs
     ]
     assert not decoded[0] & decoded[1]
+
+
+def test_the_command_line_passes_everything_on() -> None:
+    begin = [sys.executable, "-P", "-m", "bramley.client", "bench", "serve"]
+    for arguments, code, told in (
+        (["--arms", "nobody"], 2, "--arms: 'nobody' is none that is known"),
+        (["--help"], 0, "usage: bramley bench serve"),
+    ):
+        ended = subprocess.run(
+            [*begin, "--diagnostic", *arguments], check=False, capture_output=True, text=True
+        )
+        assert ended.returncode == code
+        assert told in ended.stdout + ended.stderr
