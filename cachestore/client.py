@@ -23,6 +23,7 @@ from bramley.cachestore.link import Link
 from bramley.cachestore.matching import Group
 from bramley.cachestore.publishing import SLOWEST_RATE, publish
 from bramley.cachestore.staging import Staged
+from bramley.cachestore.steps import whole
 from bramley.common.status import RemoteError
 from bramley.common.wire import to_seconds
 from bramley.protos.v1 import cachestore_pb2 as pb
@@ -31,6 +32,7 @@ WAIT_S = 0.25
 # Of the first lookup of a store, which may still be coming to itself; a miss then would cost a
 # whole prompt of each conversation.
 FIRST_WAIT_S = 1.0
+LATE_S = 5.0  # that an answer which nobody waits for any more may take, to be given back
 
 _LOST = Refusal("STORE_LOST")
 _REJECTED = Refusal("REJECTED")
@@ -183,10 +185,9 @@ class StoreClient(Following):
         )
         with self._tolerated(link):
             async with asyncio.timeout(timeout_s):
-                asked_s = monotonic()
-                answer = await link.stub.Acquire(request, timeout=timeout_s)
-                lease = Lease(answer.lease_id, link, asked_s, self._end_of_lease)
-                self._leases[lease.id] = lease
+                leasing = self._leased(link, request, timeout_s + LATE_S)
+                # It may be granted already when its reader goes away.
+                lease, answer = await whole(leasing, lambda leased: leased[0].release())
                 try:
                     lease.parts = await self._parts(link, answer, at.tokens)
                 except BaseException:
@@ -194,6 +195,16 @@ class StoreClient(Following):
                     raise
                 return lease
         return None
+
+    async def _leased(
+        self, link: Link, request: pb.AcquireRequest, timeout_s: float
+    ) -> tuple[Lease, pb.AcquireResponse]:
+        asked_s = monotonic()
+        answer = await link.stub.Acquire(request, timeout=timeout_s)
+        lease = self._leases[answer.lease_id] = Lease(
+            answer.lease_id, link, asked_s, self._end_of_lease
+        )
+        return lease, answer
 
     async def _parts(
         self, link: Link, answer: pb.AcquireResponse, tokens: int

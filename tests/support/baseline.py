@@ -17,7 +17,8 @@ GAUGES = (
     "bramley_router_booked_prefill_tokens",
     "bramley_router_booked_memory_bytes",
 )
-LEASES = ("read_leases", "write_leases")
+AWAY = "the store does not answer"
+LEASES = ("read_leases", "write_leases", AWAY)
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 
 
@@ -68,7 +69,7 @@ def _store_gauges(target: str) -> dict[str, int]:
         with Store(target) as store:
             return store.stats(timeout_s=10.0).gauges
     except StoreLost:  # it has just been started, and is no help yet
-        return {LEASES[0]: 1}
+        return {AWAY: 1}
 
 
 async def at_rest(served: Served, within_s: float = 10.0) -> None:
