@@ -19,4 +19,4 @@ def token(
     drawn = new_token()
     # Apart, so that `bramley token NAME >> tokens.toml` writes what a router may know.
     typer.echo(f"The token, shown this once: {drawn}", err=True)
-    typer.echo(f'[tokens.{name}]\nsha256 = "{digest_of(drawn)}"')
+    typer.echo(f'[tokens."{name}"]\nsha256 = "{digest_of(drawn)}"')

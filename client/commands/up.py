@@ -62,7 +62,7 @@ def _start_beside(state_dir: Path, arguments: Sequence[str]) -> Node:
     """Start the supervisor in a session of its own and wait until every model serves."""
     models: list[Model] | None = None
     with Beside(state_dir, arguments) as supervisor, progress_bar() as bar:
-        for models in _until_settled(state_dir, supervisor.process.pid):
+        for models in until_settled(state_dir, supervisor.process.pid):
             if supervisor.process.poll() is not None:
                 fail(supervisor.last_words(), supervisor.code())
             bar.draw(*_stage(models))
@@ -73,26 +73,37 @@ def _start_beside(state_dir: Path, arguments: Sequence[str]) -> Node:
     return read_node(state_dir)
 
 
-def _until_settled(state_dir: Path, pid: int) -> Generator["list[Model] | None"]:
+def until_settled(state_dir: Path, pid: int) -> Generator["list[Model] | None"]:
     """Ask again and again for the models' states, until none is on its way.
+
+    Args:
+        state_dir: of the cluster.
+        pid: of its supervisor.
 
     Yields:
         The models; None while the router does not answer.
     """
-    while (node := _node_of(state_dir, pid)) is None:
+    while True:
+        if node := _node_of(state_dir, pid):
+            for models in _told_by(node.router):
+                yield models
+                if not any(map(_is_on_its_way, models)):
+                    return
         yield None
+
+
+def _told_by(target: str) -> Generator["list[Model]"]:
+    """Ask a router for as long as it answers: the next one, after a takeover, is elsewhere."""
     from bramley.client.sync import Client  # noqa: PLC0415 -- after the supervisor was spawned
     from bramley.common.status import RemoteError  # noqa: PLC0415
 
-    with Client(node.router) as client:
+    with Client(target) as client:
         while True:
             try:
                 models = client.status(timeout_s=_ANSWER_S).models
             except RemoteError:
-                models = None
-            yield models
-            if models is not None and not any(map(_is_on_its_way, models)):
                 return
+            yield models
 
 
 def _node_of(state_dir: Path, pid: int) -> Node | None:

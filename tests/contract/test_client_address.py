@@ -178,11 +178,12 @@ def test_no_option_takes_the_token_itself() -> None:
     assert "--token" not in options
 
 
+@pytest.mark.parametrize("name", ["alice", "a.b", "1.5-x"])
 def test_a_new_token_is_shown_apart_from_the_table_that_a_router_may_know(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "token", "alice") == 0
+    assert run(monkeypatch, "token", name) == 0
     shown = capsys.readouterr()
     token = shown.err.strip().rpartition(" ")[2]
-    assert tomllib.loads(shown.out) == {"tokens": {"alice": {"sha256": digest_of(token)}}}
+    assert tomllib.loads(shown.out) == {"tokens": {name: {"sha256": digest_of(token)}}}
     assert run(monkeypatch, "token", "a/b") == 2

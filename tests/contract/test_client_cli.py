@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from bramley.client import cli
+from bramley.client.commands.up import until_settled
 from bramley.common.errors import ContextTooLong, InvalidRequest, NoReadyWorker, WorkerLost
 from bramley.common.lease import Lease
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
@@ -157,6 +158,20 @@ def test_a_missing_template_is_an_error_for_who_asks_for_it(
     router.script = [InvalidRequest("chat", "this model has no chat template")]
     assert shell.run("generate", MODEL, "hi", "--chat") == 2
     assert len(router.requests) == 1
+
+
+def test_who_waits_for_a_cluster_asks_the_router_that_it_has_by_now(tmp_path: Path) -> None:
+    state_dir, gone = tmp_path / "state", f"unix:{tmp_path}/gone.sock"
+    write_state(state_dir, router=gone, node=gone)
+    told = until_settled(state_dir, 1)
+    assert next(told) is None
+    with serving() as (router, target):
+        write_state(state_dir, router=target, node=target)
+        router.model.state = types_pb2.MODEL_STATE_LOADING
+        assert [model.state for model in next(told) or []] == ["loading"]
+        router.model.state = types_pb2.MODEL_STATE_READY
+        assert [model.state for model in next(told) or []] == ["ready"]
+        assert list(told) == []
 
 
 def test_passed_time_limit_is_told_in_plain_words(
