@@ -1,68 +1,43 @@
-"""What a model's weights will take in memory, by its files: a guess until one was loaded."""
+"""What a model's weights will take in memory, by the headers of its files."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, cast
 
 import msgspec
 
-# By `general.file_type`: bits of a weight with its share of the scales.
-_GGUF_BITS: Final = {0: 32.0, 1: 16.0, 2: 4.5, 3: 5.0, 7: 8.5, 32: 16.0}
-_GGUF_BITS_UNKNOWN: Final = 8.0
-_GGUF_BITS_MADE: Final = 16.0  # of the formats that MLX does not compute with
-_GGUF_FILE_TYPE: Final = b"\x11\0\0\0\0\0\0\0general.file_type\x04\0\0\0"  # a word follows
-_GGUF_HEAD_BYTES: Final = 1 << 16
-_FLOAT_BITS: Final = {"float32": 32.0, "bfloat16": 16.0, "float16": 16.0}
-_BITS: Final = 32.0
+from bramley.worker.models.errors import ModelError
+from bramley.worker.models.gguf_header import made_of, read_gguf_header
+from bramley.worker.models.headers import Tensor, read_folder
+from bramley.worker.models.weights import Config, loaded_bytes, matrices
+
+# MLX keeps the groups of a GGUF as they are.
+_OF_GGUF: Config = {"quantization": {"group_size": 32}}
 
 
 def weights_bytes(path: Path, *, on_cpu: bool | None = None) -> int:
-    """Guess what the weights of a model folder, or of a GGUF file, take once loaded.
+    """Tell what the weights of a model folder, or of a GGUF file, take once loaded.
 
     Args:
         path: of the folder or the file.
-        on_cpu: whether MLX will compute on the CPU, where all weights become float32; as this
-            machine looks, if not given.
+        on_cpu: whether MLX will compute on the CPU, where all weights become float32; on
+            anything but macOS, if not given.
 
     Returns:
         The bytes; 0 where the files are not there or cannot be read.
     """
-    on_cpu = computes_on_cpu() if on_cpu is None else on_cpu
+    on_cpu = sys.platform != "darwin" if on_cpu is None else on_cpu
     try:
-        if path.suffix == ".gguf":
-            return _of_gguf(path, on_cpu=on_cpu)
-        stored = sum(file.stat().st_size for file in path.glob("model*.safetensors"))
-        if not on_cpu or not stored:
-            return stored
-        config = msgspec.json.decode((path / "config.json").read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
+        tensors, config = _of_gguf(path) if path.suffix == ".gguf" else _of_folder(path)
+    except (ModelError, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 0
-    return int(stored * _BITS / _bits(config))
+    return loaded_bytes(matrices(tensors, config), on_cpu=on_cpu)
 
 
-def computes_on_cpu(devices: Path = Path("/dev")) -> bool:
-    """Whether this machine has no GPU that MLX could use: neither Apple's nor one of NVIDIA's."""
-    return sys.platform != "darwin" and not any(devices.glob("nvidia[0-9]*"))
+def _of_folder(path: Path) -> tuple[dict[str, Tensor], Config]:
+    config = msgspec.json.decode((path / "config.json").read_bytes(), type=dict[str, object])
+    return dict(read_folder(path).tensors), config
 
 
-def _of_gguf(path: Path, *, on_cpu: bool) -> int:
-    with path.open("rb") as file:
-        head = file.read(_GGUF_HEAD_BYTES)
-    found = head.find(_GGUF_FILE_TYPE)
-    at = found + len(_GGUF_FILE_TYPE)
-    file_type = int.from_bytes(head[at : at + 4], "little") if found >= 0 else -1
-    bits = _GGUF_BITS.get(file_type, _GGUF_BITS_UNKNOWN)
-    loaded = _BITS if on_cpu else bits if file_type in _GGUF_BITS else _GGUF_BITS_MADE
-    return int(path.stat().st_size * loaded / bits)
-
-
-def _bits(config: Mapping[str, Any]) -> float:
-    """Bits of a stored weight, by config.json."""
-    for key in ("quantization", "quantization_config"):
-        quantization = config.get(key)
-        if isinstance(quantization, dict):
-            bits: object = cast("dict[str, Any]", quantization).get("bits")
-            return float(bits) if isinstance(bits, int) and 0 < bits <= _BITS else 4.0
-    dtype: object = config.get("torch_dtype") or config.get("dtype")
-    return _FLOAT_BITS.get(str(dtype), 16.0)
+def _of_gguf(path: Path) -> tuple[dict[str, Tensor], Config]:
+    made = (each for one in read_gguf_header(path).tensors.values() for each in made_of(one))
+    return {each.name: each for each in made}, _OF_GGUF

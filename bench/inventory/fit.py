@@ -12,8 +12,9 @@ from bramley.bench.inventory.record import Fit
 from bramley.bench.inventory.survey import config_facts, state_facts
 from bramley.cachestore.settings import StoreSettings, ram_budget
 from bramley.common.machine import budget_bytes, ram_bytes, usable_bytes
-from bramley.worker.engine.assembly import WARM_COLUMNS
+from bramley.worker.engine.assembly import WARM_COLUMNS, is_launch_bound
 from bramley.worker.engine.cohort import IDLE_BYTES_MAX
+from bramley.worker.engine.replay import CHECKED_ROWS
 from bramley.worker.engine.scheduler import WORKSPACE_BYTES, Limits
 from bramley.worker.engine.steps import WORKSPACE_SHARE
 from bramley.worker.models.errors import ModelError
@@ -128,9 +129,16 @@ def shape_of(built: Built, settings: WorkerSettings, config: Mapping[str, Any]) 
         number_bytes=4 if built.model.dtype == "float32" else 2,
         width=built.cohort.table.stepped,
         warm_columns=min(WARM_COLUMNS, context_max, IDLE_BYTES_MAX // max(token_bytes, 1)),
+        warm_rows=_warm_rows(built),
         limits=Limits(settings.prefill_chunk_tokens, heads, workspace),
         state_limit=beside,
     )
+
+
+def _warm_rows(built: Built) -> int:
+    """How many rows a worker runs before it is ready."""
+    keeps = is_launch_bound(built.parts)
+    return CHECKED_ROWS if keeps and all(one.can_keep_graph for one in built.cohort.layers) else 1
 
 
 def _notes(built: Built, shape: Shape, *, is_capped: bool) -> list[str]:

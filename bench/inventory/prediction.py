@@ -37,7 +37,8 @@ class Shape:
         queries: width of all query heads.
         number_bytes: of an activation.
         width: columns that a forward reads, of rows that have so many tokens.
-        warm_columns: of the row that a worker has when it is ready.
+        warm_columns: of the rows that a worker has room for when it is ready.
+        warm_rows: those that it has run by then.
         limits: of a chunk.
         state_limit: bytes for rows and a chunk's attention; None for no limit.
     """
@@ -54,6 +55,7 @@ class Shape:
     number_bytes: int
     width: Callable[[int], int]
     warm_columns: int
+    warm_rows: int = 1
     limits: Limits
     state_limit: int | None = None
 
@@ -90,7 +92,17 @@ def predict(shape: Shape, rows: int, tokens: int) -> Prediction:
     Returns:
         The most that a worker holds of each part.
     """
-    parts = [_part(shape, layer, rows, tokens) for layer in shape.layers]
+    grown = [_room_bytes(shape, layer, rows, tokens) for layer in shape.layers]
+    warm = [_room_bytes(shape, layer, 1, 1) for layer in shape.layers]
+    parts = [
+        StatePart(
+            kind=layer.kind,
+            layers=layer.layers,
+            nbytes=nbytes,
+            exact_bytes=rows * layer.row_bytes(tokens),
+        )
+        for layer, nbytes in zip(shape.layers, max(grown, warm, key=sum), strict=True)
+    ]
     wanted, room = sum(part.nbytes for part in parts), _ENDLESS
     if shape.state_limit is not None:
         room = max(shape.state_limit - shape.limits.workspace_bytes, 0)
@@ -114,28 +126,24 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def _part(shape: Shape, layer: LayerState, rows: int, tokens: int) -> StatePart:
+def _room_bytes(shape: Shape, layer: LayerState, rows: int, tokens: int) -> int:
     if layer.kind == "recurrent":
-        nbytes = rows * layer.fixed_bytes * _RECURRENT_TIMES
-    else:
-        held_rows, held_columns = _room(shape, layer, rows, tokens)
-        nbytes = held_rows * held_columns * layer.token_bytes
-    return StatePart(
-        kind=layer.kind,
-        layers=layer.layers,
-        nbytes=nbytes,
-        exact_bytes=rows * layer.row_bytes(tokens),
-    )
+        return rows * layer.fixed_bytes * _RECURRENT_TIMES
+    held_rows, held_columns = _room(shape, layer, rows, tokens)
+    return held_rows * held_columns * layer.token_bytes
 
 
 def _room(shape: Shape, layer: LayerState, rows: int, tokens: int) -> tuple[int, int]:
     most = _ENDLESS if layer.grows_to_tokens is None else layer.grows_to_tokens
-    room = 1, stepped(shape.warm_columns, most)
+    room = 1, stepped(1, most)
+    for joined in range(2, shape.warm_rows + 1):
+        room = _grown(room, (joined, 1), most)
+    room = _grown(room, (1, shape.warm_columns), most)
     for joined in range(2, rows + 1):
         room = _grown(room, (joined, 1), most)
-    chunk, columns = _chunk(shape, rows, tokens), 0
+    chunk, columns = shape.limits.chunk_tokens // _sharing(rows, tokens), 0
     while columns < tokens:
-        columns = min(columns + chunk, tokens)
+        columns = min(columns + max(chunk, 1), tokens)
         room = _grown(room, (rows, min(shape.width(columns), most)), most)
     return room
 
@@ -147,18 +155,20 @@ def _grown(room: tuple[int, int], wanted: tuple[int, int], most: int) -> tuple[i
     return rows, stepped(columns, most)
 
 
-def _chunk(shape: Shape, rows: int, tokens: int) -> int:
-    """Tokens that each row gets at a time: prompts that are short together share a chunk."""
-    chunk = shape.limits.chunk_tokens
-    return max(chunk // rows, 1) if rows * tokens <= SHARE_TOKENS else chunk
+def _sharing(rows: int, tokens: int) -> int:
+    """Tell how many rows share a chunk: prompts that are short together do."""
+    return rows if rows * tokens <= SHARE_TOKENS else 1
 
 
 def _workspace(shape: Shape, rows: int, tokens: int) -> int:
-    limits, most, computed = shape.limits, 0, 0
+    limits, sharing = shape.limits, _sharing(rows, tokens)
+    most, computed = 0, 0  # of each row
     while computed < tokens:
-        chunk = within(min(limits.chunk_tokens, rows * (tokens - computed)), computed, limits)
-        most = max(most, scores(chunk, computed, shape.heads) + _activations(shape, chunk))
-        computed += chunk
+        whole = within(min(limits.chunk_tokens, sharing * (tokens - computed)), computed, limits)
+        each = max(whole // sharing, 1)
+        of_scores = sharing * scores(each, computed, shape.heads)
+        most = max(most, of_scores + _activations(shape, whole))
+        computed += each
     return max(most, rows * shape.vocabulary * shape.number_bytes * _LOGITS_TIMES)
 
 

@@ -49,9 +49,12 @@ def make_executor(
     else:
         make_cohort = cohorts(parts.layers, sum_panel)
     cohort = make_cohort()
-    keeps_graphs = _on_gpu() or parts.weight_bytes <= LAUNCH_BOUND_BYTES
     executor = Executor(
-        parts.model, make_cohort, heads=parts.heads, keeps_graphs=keeps_graphs, lane=lane
+        parts.model,
+        make_cohort,
+        heads=parts.heads,
+        keeps_graphs=is_launch_bound(parts),
+        lane=lane,
     )
     executor.warm_up(cohort, min(context_tokens, WARM_COLUMNS))
     fixed = cohort.bytes_for(1, 0)
@@ -86,6 +89,11 @@ def _opaque(own_caches: Callable[[], Sequence[object]]) -> Callable[[], Cohort]:
         return Cohort(table, [state], lambda: state.caches)
 
     return make
+
+
+def is_launch_bound(parts: ModelParts) -> bool:
+    """Whether building a graph takes long beside running it, so that graphs are worth keeping."""
+    return _on_gpu() or parts.weight_bytes <= LAUNCH_BOUND_BYTES
 
 
 def _on_gpu() -> bool:

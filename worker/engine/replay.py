@@ -23,6 +23,7 @@ _REPEATS = 4  # of a shape before its graph is kept: keeping one costs as much a
 # Rows of the checked forwards: one, all there are, some: each writes in another way, and where
 # fused kernels are compiled, that takes seconds, which no request should wait for.
 _CHECKED = (1, 1, 3, 2)
+CHECKED_ROWS = max(_CHECKED)
 
 Shape = tuple[object, ...]
 Arrays = list[list[mx.array]]  # of each layer

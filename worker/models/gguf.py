@@ -6,7 +6,6 @@ the folder appears whole or not at all.
 
 import argparse
 import json
-import math
 import shutil
 import sys
 import tempfile
@@ -17,11 +16,8 @@ from typing import Any, Protocol, cast
 import mlx.core as mx
 
 from bramley.worker.models.errors import ModelError
-from bramley.worker.models.gguf_header import GgufHeader, Length
+from bramley.worker.models.gguf_header import GROUP, GgufHeader, Length, made_of
 from bramley.worker.models.gguf_tokenizer import write_tokenizer
-from bramley.worker.models.headers import BITS, Tensor
-
-_GROUP = 32  # weights a scale, in every GGUF format that stays quantized
 
 _NAMES = {
     "token_embd": "model.embed_tokens",
@@ -120,26 +116,6 @@ def write_stand_in(header: GgufHeader, folder: Path) -> None:
         file.truncate(8 + len(text) + end)
 
 
-def made_of(tensor: Tensor) -> list[Tensor]:
-    """List the arrays that MLX makes of a GGUF's tensor when it reads it."""
-    kept = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}.get(tensor.dtype)
-    if kept is None:
-        as_it_is = tensor.dtype in {"F32", "F16", "I8", "I16", "I32"}
-        return [_as_array(tensor.name, tensor.dtype if as_it_is else "F16", tensor.shape)]
-    path = tensor.name.removesuffix(".weight")
-    *rows, columns = tensor.shape
-    shared = (*rows, columns // _GROUP)
-    return [
-        _as_array(tensor.name, "U32", (*rows, columns * kept // 32)),
-        _as_array(f"{path}.scales", "F16", shared),
-        _as_array(f"{path}.biases", "F16", shared),
-    ]
-
-
-def _as_array(name: str, dtype: str, shape: tuple[int, ...]) -> Tensor:
-    return Tensor(name, dtype, shape, math.prod(shape) * BITS[dtype] // 8, "")
-
-
 def _publish(draft: Path, folder: Path) -> None:
     try:
         draft.rename(folder)
@@ -223,16 +199,16 @@ def _quantization(arrays: Mapping[str, Shaped]) -> Facts:
     for name, scales in arrays.items():
         layer, _, leaf = name.rpartition(".")
         if leaf == "scales":
-            columns = scales.shape[-1] * _GROUP
+            columns = scales.shape[-1] * GROUP
             bits[layer] = arrays[f"{layer}.weight"].shape[-1] * 32 // columns
     if not bits:
         return {}
     usual = max(set(bits.values()), key=list(bits.values()).count)
-    table: Facts = {"group_size": _GROUP, "bits": usual}
+    table: Facts = {"group_size": GROUP, "bits": usual}
     for layer, number in sorted(bits.items()):
         if number != usual:
             path = _renamed(f"{layer}.weight").removesuffix(".weight")
-            table[path] = {"group_size": _GROUP, "bits": number}
+            table[path] = {"group_size": GROUP, "bits": number}
     return {"quantization": table}
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from bramley.worker.models.errors import ModelError
-from bramley.worker.models.headers import Tensor
+from bramley.worker.models.headers import BITS, Tensor
 
+GROUP: Final = 32  # weights a scale, in every format that MLX keeps quantized
 _VERSIONS: Final = (2, 3)
 _KEY_BYTES_MAX: Final = 1 << 16
 _DIMENSIONS_MAX: Final = 4
@@ -111,6 +112,26 @@ def read_gguf_header(path: Path) -> GgufHeader:
         raise ModelError(f"{path}: {error.strerror}") from error
 
 
+def made_of(tensor: Tensor) -> list[Tensor]:
+    """List the arrays that MLX makes of a GGUF's tensor when it reads it."""
+    kept = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}.get(tensor.dtype)
+    if kept is None:
+        as_it_is = tensor.dtype in {"F32", "F16", "I8", "I16", "I32"}
+        return [_as_array(tensor.name, tensor.dtype if as_it_is else "F16", tensor.shape)]
+    path = tensor.name.removesuffix(".weight")
+    *rows, columns = tensor.shape
+    shared = (*rows, columns // GROUP)
+    return [
+        _as_array(tensor.name, "U32", (*rows, columns * kept // 32)),
+        _as_array(f"{path}.scales", "F16", shared),
+        _as_array(f"{path}.biases", "F16", shared),
+    ]
+
+
+def _as_array(name: str, dtype: str, shape: tuple[int, ...]) -> Tensor:
+    return Tensor(name, dtype, shape, math.prod(shape) * BITS[dtype] // 8, "")
+
+
 class _Reader:
     """A place in a file, and what comes next there."""
 
@@ -170,12 +191,24 @@ class _Reader:
             self._skip(count * size)
             return Length(count)
         count = self._count(8)
-        for _ in range(count):
-            if inner == _STRING:
-                self._skip(self._number("Q"))
-            else:
+        if inner == _STRING:
+            self._skip_strings(count)
+        else:
+            for _ in range(count):
                 self._value(inner, depth + 1)
         return Length(count)
+
+    def _skip_strings(self, count: int) -> None:
+        """Pass a vocabulary, which is most of a header, without a call for each word."""
+        length, at, last = struct.Struct("<Q").unpack_from, self._at, self._size - 8
+        for _ in range(count):
+            if at > last:
+                break
+            at += 8 + length(self._memory, at)[0]
+        else:
+            self._skip(at - self._at)
+            return
+        self._skip(self._size + 1)
 
     def _count(self, least: int) -> int:
         """Read how many things of so many bytes at least follow."""

@@ -13,6 +13,7 @@ from bramley.common.errors import SettingsError
 from bramley.deploy import settings
 from bramley.deploy.settings import load
 from bramley.router.policy import ModelPolicy
+from support.weight_files import safetensors
 
 EXAMPLE = Path(settings.__file__).with_name("cluster.toml").read_text()
 
@@ -175,7 +176,7 @@ def test_the_stores_share_is_what_the_store_will_take(
 def test_a_models_policy_is_its_table_and_its_files(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / "config.json").write_text('{"torch_dtype": "float32"}')
-    (tmp_path / "w" / "model.safetensors").write_bytes(bytes(100))
+    safetensors(tmp_path / "w" / "model.safetensors", {"a": ("F32", (25,))})
     read = _load(
         tmp_path,
         '[models.a]\npath = "w"\nload = "demand"\npinned = true\nidle_unload_s = 5\n'
