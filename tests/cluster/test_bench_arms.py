@@ -17,10 +17,11 @@ from support.tiny_models import save_tiny
 save_tiny(Path(sys.argv[1]), "full", seed=5)
 """
 TESTS = str(Path(__file__).parents[1])
+PATIENCE_S = 600.0
 OURS, PEER = "bramley", "mlx_lm.server"
 TIMES = ("ready", "cold_start", "restart_ready", "restart_ttft", "kill_served_again", "kill_ttft")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Run:
     subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": TESTS})
     command = [sys.executable, "-P", "-m", "bramley.client", "bench", "serve"]
     command += ["--model", str(model), "--arms", f"{OURS},{PEER}", "--out", str(out)]
-    command += ["--quick", "--diagnostic", "--phases", "parity,decode,restart,kill"]
-    subprocess.run(command, check=True, timeout=200)
+    command += ["--quick", "--diagnostic", "--phases", "parity,restart,kill"]
+    with subprocess.Popen(command) as running:
+        try:
+            assert running.wait(PATIENCE_S) == 0
+        finally:
+            running.terminate()  # as an interruption: it stops its servers
     left = [
         process.info["cmdline"]
         for process in psutil.process_iter(["cmdline"])
@@ -68,7 +73,7 @@ def test_both_answer_the_same_to_the_same(saved: Run) -> None:
         {
             (one.phase, one.attempt, one.index): (one.sha256, one.text, one.prompt_tokens)
             for one in arm(saved, name).requests
-            if one.phase in {"parity", "decode"}
+            if one.phase == "parity"
         }
         for name in (OURS, PEER)
     )
