@@ -41,11 +41,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of one run."""
+    """All of one run, or of its tasks so far.
+
+    Attributes:
+        is_complete: whether every task was asked that was to be.
+    """
 
     schema: int = SCHEMA
     provenance: Provenance
     records: list[Record]
+    is_complete: bool = True
 
     def of(self, task: str) -> list[Record]:
         """The records of a task, in the order of its items."""

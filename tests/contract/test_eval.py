@@ -109,6 +109,19 @@ def test_a_program_that_a_model_wrote_is_run(
     assert "AssertionError" in record.why
 
 
+@pytest.mark.usefixtures("router")
+def test_a_run_that_is_cut_short_has_kept_the_tasks_that_were_done(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    # The scripted tokenizer is too fine for so few lines: hashhop cannot be asked.
+    arguments = ("bfcl", "hashhop", "gsm8k", "--limit", "1", "--context-tokens", "9")
+    assert evaluate(tmp_path, monkeypatch, *arguments) == 2
+    run = load(tmp_path / "run.json")
+    assert ([record.task for record in run.records], run.is_complete) == (["bfcl"], False)
+    assert evaluate(tmp_path, monkeypatch, "bfcl", "gsm8k", "--limit", "1") == 0
+    assert load(tmp_path / "run.json").is_complete
+
+
 def test_hashhop_is_as_long_as_is_wanted(
     router: FakeRouter, tmp_path: Path, monkeypatch: Patch
 ) -> None:

@@ -8,7 +8,7 @@ wrote, caged: docs/evaluation.md says how far that goes.
 import argparse
 import asyncio
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,29 +80,26 @@ def run(arguments: argparse.Namespace) -> int:
     items = {name: read_items(TASKS[name], files[name], arguments.limit) for name in names}
     baseline = None if arguments.baseline is None else load(arguments.baseline)
     caged = _isolation(names)  # or it would fail after all answers
-    started = datetime.now(UTC)
+    out: Path = arguments.out or Path(f"bramley-eval-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json")
+
+    def keep(records: Sequence[Record], model: cluster.Model, settings: dict[str, object]) -> Run:
+        known = Model.of(arguments.path, model.name, model.revision)
+        provenance = describe({"model": known}, files, {**settings, **caged})
+        asked = {record.task for record in records}
+        made = Run(provenance=provenance, records=list(records), is_complete=asked == set(names))
+        save(made, out)
+        return made
+
     with _door(arguments) as (target, login, name):
         told = Telling(sum(map(len, items.values())))
-        records, model, settings = asyncio.run(
-            Evaluation(arguments, items, told).run(target, login, name)
-        )
-    path: Path | None = arguments.path
-    made = Run(
-        provenance=describe(
-            models={"model": Model.of(path, model.name, model.revision)},
-            files=files,
-            settings={**settings, **caged},
-        ),
-        records=records,
-    )
-    out: Path = arguments.out or Path(f"bramley-eval-{started:%Y%m%dT%H%M%SZ}.json")
-    save(made, out)
+        evaluation = Evaluation(arguments, items, told, keep)
+        made = asyncio.run(evaluation.run(target, login, name))
     differences = [] if baseline is None else paired.compare(made, baseline)
     if arguments.json:
         print_json(report.summary(made, differences, out))
     else:
         report.show(made, differences, out)
-    return int(any(record.verdict == "error" for record in records))
+    return int(any(record.verdict == "error" for record in made.records))
 
 
 def _isolation(names: Sequence[str]) -> dict[str, str]:
@@ -187,20 +184,34 @@ class Telling:
         self._before += items
 
 
+Keep = Callable[[Sequence[Record], cluster.Model, dict[str, object]], Run]
+
+
 class Evaluation:
-    """One run."""
+    """One run.
+
+    Args:
+        arguments: of the command line.
+        items: of each task, one or more.
+        told: is told how far it is.
+        keep: keeps what there is after each task: records, the model, what all was asked with.
+    """
 
     def __init__(
-        self, arguments: argparse.Namespace, items: dict[str, list[Item]], told: Telling
+        self,
+        arguments: argparse.Namespace,
+        items: dict[str, list[Item]],
+        told: Telling,
+        keep: Keep,
     ) -> None:
         self._arguments = arguments
         self._items = items
         self._told = told
+        self._keep = keep
 
-    async def run(
-        self, target: str, login: Login, name: str
-    ) -> tuple[list[Record], cluster.Model, dict[str, object]]:
-        """Ask everything; the records, the model, and what all was asked with."""
+    async def run(self, target: str, login: Login, name: str) -> Run:
+        """Ask everything, and return what was kept last."""
+        made: Run | None = None
         records: list[Record] = []
         async with AsyncClient(target, **login) as client:
             model = await _loaded(client, name)
@@ -221,7 +232,9 @@ class Evaluation:
                 told = self._told.begin(task)
                 records += await runner.run(TASKS[task], items, setting, told)
                 told.end(len(items))
-        return records, model, settings
+                made = self._keep(records, model, settings)
+        assert made is not None, "no task was asked"
+        return made
 
     async def _setting(
         self, runner: Runner, task: str, style: Style, model: cluster.Model
