@@ -75,6 +75,8 @@ class Children:
                 log.info("adopted", extra=_facts(adopted[-1]))
             else:
                 self._take_stray(process, context)
+        for epoch in records.keys() - self.incarnations.keys():  # died with their supervisor
+            self._clear_away(records[epoch].key, epoch)
         return adopted
 
     async def _is_able(
@@ -213,13 +215,16 @@ class Children:
         """Clear away what a dead incarnation left, and return it."""
         one = self.incarnations.pop(epoch)
         self._epochs.discard(epoch)
-        with tolerated("pidfile"):
-            self._state.remove_record(one.key, epoch)
-            # ChildContext.socket and its like: they stay behind a process that was killed.
-            for left in Path(self._run_dir).glob(f"{one.key.role}-{epoch}.*"):
-                left.unlink(missing_ok=True)
+        self._clear_away(one.key, epoch)
         log.info("ended", extra=facts(**_named(one), exit=one.exit))
         return one
+
+    def _clear_away(self, key: Key, epoch: int) -> None:
+        with tolerated("pidfile"):
+            self._state.remove_record(key, epoch)
+            # ChildContext.socket and its like: they stay behind a process that was killed.
+            for left in Path(self._run_dir).glob(f"{key.role}-{epoch}.*"):
+                left.unlink(missing_ok=True)
 
 
 @contextmanager
