@@ -21,11 +21,11 @@ from support.lab import RESTING, Lab, lab
 from support.served import Served
 
 HANG_S = 4.0  # router.hang_timeout_s
-TOLD_S = HANG_S + 4.0  # by when health says so
-NOTICED_S = 10.0  # the same, whatever the hang timeout: nothing was heard for 5 s
-GONE_S = HANG_S + 6.0  # by when it is replaced, counted from then
-BACK_S = 25.0  # by when a model is served again, its load included
-SOON_S = 5.0  # no wait for anybody's end: a machine that has other things to do
+TOLD_S = HANG_S + 10.0  # by when health says so
+NOTICED_S = 15.0  # the same, whatever the hang timeout: nothing was heard for 5 s
+GONE_S = HANG_S + 20.0  # by when it is replaced, counted from then
+BACK_S = 40.0  # by when a model is served again, its load included
+SOON_S = 10.0  # no wait for anybody's end, on a machine that has other things to do
 SERVING = health_pb2.HealthCheckResponse.SERVING
 MODELS = """
 [models.lone]

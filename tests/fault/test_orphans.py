@@ -17,9 +17,11 @@ from support.cluster import find
 from support.served import ENDLESS, Served, serving
 
 BACK_S = 30.0
-REFUSED_S = 20.0  # three starts without a model
+REFUSED_S = 90.0  # three starts without a model, on a machine that has other things to do
 CRASH_LOOP_STARTS = 3
 SETTINGS = """
+[router.classes.default]
+queue_timeout_s = 120.0
 [models.tiny]
 path = "{models}/tiny"
 memory_bytes = 300000000
