@@ -31,7 +31,8 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Also what one attempt is given, handshakes and all: less than that is lost on a slow line.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
