@@ -157,16 +157,16 @@ def _grown(room: tuple[int, int], wanted: tuple[int, int], most: int) -> tuple[i
 
 def _sharing(rows: int, tokens: int) -> int:
     """Tell how many rows share a chunk: prompts that are short together do."""
-    return rows if rows * tokens <= SHARE_TOKENS else 1
+    return max(min(rows, SHARE_TOKENS // tokens), 1)
 
 
 def _workspace(shape: Shape, rows: int, tokens: int) -> int:
     limits, sharing = shape.limits, _sharing(rows, tokens)
     most, computed = 0, 0  # of each row
     while computed < tokens:
-        whole = within(min(limits.chunk_tokens, sharing * (tokens - computed)), computed, limits)
-        each = max(whole // sharing, 1)
-        of_scores = sharing * scores(each, computed, shape.heads)
+        whole = within(min(limits.chunk_tokens, rows * (tokens - computed)), computed, limits)
+        each = min(max(whole // sharing, 1), tokens - computed)
+        of_scores = scores(each, computed, shape.heads) * whole // each
         most = max(most, of_scores + _activations(shape, whole))
         computed += each
     return max(most, rows * shape.vocabulary * shape.number_bytes * _LOGITS_TIMES)

@@ -74,7 +74,7 @@ def show_fit(found: Fit) -> None:
                 )
                 for part in found.state
             ),
-            ("workspace", _exact(found.workspace_bytes), "the largest step; an estimate"),
+            ("workspace", _exact(found.workspace_bytes), "at most, of a chunk in full size"),
             ("process", _exact(found.process_bytes), "Python and its libraries"),
             ("total", _exact(found.total_bytes), ""),
             ("may take", _exact(found.budget_bytes), _budget(found)),

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bramley.client.commands.survey import become, cluster_in, settings_of
+from bramley.client.commands.survey import cluster_in, look, settings_of
 from bramley.common.errors import InvalidRequest
 
 _SIZE: Final = re.compile(r"(?P<number>[0-9]{1,18}(\.[0-9]{1,9})?) ?(?P<unit>B|KiB|MiB|GiB|TiB|)")
@@ -45,7 +45,7 @@ def fit(
     for name, number in (("--context", tokens), ("--batch", batch)):
         if number is not None:
             options += [name, str(number)]
-    become("fit", settings_of(model, context.obj, cluster), options)
+    look("fit", settings_of(model, context.obj, cluster), options)
 
 
 def bytes_of(size: str) -> int:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from bramley.client.commands.survey import become, cluster_in, settings_of
+from bramley.client.commands.survey import cluster_in, look, settings_of
 
 
 def inventory(
@@ -19,4 +19,4 @@ def inventory(
     """Show what a model is made of and what its rows keep. Reads no weights."""
     settings = settings_of(model, context.obj, cluster_in(context.obj))
     chosen = {"--tensors": tensors, "--json": as_json}
-    become("inventory", settings, [name for name, wanted in chosen.items() if wanted])
+    look("inventory", settings, [name for name, wanted in chosen.items() if wanted])

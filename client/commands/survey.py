@@ -1,12 +1,13 @@
 """Finds the model that is meant, for the process that looks at it: MLX is loaded there."""
 
-import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
+import typer
 
 from bramley.client.node import NoCluster, read_node
 from bramley.common.errors import InvalidRequest
@@ -59,8 +60,13 @@ def settings_of(model: str, state_dir: Path, cluster: Cluster | None) -> dict[st
     )
 
 
-def become(command: str, settings: dict[str, Any], options: Sequence[str]) -> NoReturn:
-    """Go on as the process that looks at the model."""
+def look(command: str, settings: dict[str, Any], options: Sequence[str]) -> NoReturn:
+    """Run the process that looks at a model, and end as it does.
+
+    Raises:
+        Exit: always.
+    """
     told = msgspec.json.encode(settings).decode()
     arguments = [sys.executable, "-P", "-m", _MODULE, command, told, *options]
-    os.execv(sys.executable, arguments)  # noqa: S606
+    ended = subprocess.run(arguments, check=False)  # noqa: S603
+    raise typer.Exit(ended.returncode if ended.returncode >= 0 else 1)
