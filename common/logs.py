@@ -26,6 +26,7 @@ trace_id: ContextVar[str] = ContextVar("trace_id", default="")
 # Control characters, which break lines or move a terminal's cursor, and Unicode's ends of lines.
 _UNPRINTED = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
+_BEFORE_WORDS = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+ [A-Z]+ \S+ ")
 _OWN_FIELDS = frozenset(
     {"time", "level", "process", "pid", "request_id", "trace_id", "message", "exception"}
 )
@@ -119,10 +120,10 @@ def follow(metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
 
 
 def words_of(line: str) -> str:
-    """Say what a line of a log says to people: of an object, the last of its words."""
+    """Say what a line of a log says to people: without when, how bad and whose it is."""
     try:
         told = msgspec.json.decode(line, type=dict[str, Any])
     except msgspec.DecodeError:
-        return line
+        return _BEFORE_WORDS.sub("", line)
     exception = str(told.get("exception", "")).strip()
     return exception.rpartition("\n")[2] if exception else str(told.get("message", line))

@@ -238,7 +238,7 @@ def tolerated(what: str) -> Generator[None]:
 
 def _named(one: Incarnation) -> dict[str, object]:
     record = one.record
-    return {"role": record.role, "name": record.name, "pid": record.pid, "epoch": record.epoch}
+    return {"role": record.role, "name": record.name, "child": record.pid, "epoch": record.epoch}
 
 
 def _facts(one: Incarnation) -> dict[str, object]:

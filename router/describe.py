@@ -2,6 +2,7 @@
 
 from bramley.common.wire import short_name, to_duration
 from bramley.protos.v1 import router_pb2, types_pb2
+from bramley.router.fleet import WorkerView
 from bramley.router.lifecycle import Phase
 from bramley.router.memory import MemoryLedger
 from bramley.router.model import Model
@@ -20,7 +21,7 @@ def of_model(model: Model, ledger: MemoryLedger, now_s: float) -> router_pb2.Mod
         reason=model.reason,
         revision=view.revision,
         limits=view.limits if view.is_ready else None,
-        load_progress=view.load.load_progress if view.load else 0.0,
+        load_progress=_progress(view),
         requests_running=gate.running_count,
         requests_waiting=gate.waiting_count,
         pinned=model.is_pinned,
@@ -38,7 +39,7 @@ def report(model: Model) -> ModelReport:
         state=short_name(types_pb2.ModelState, model.state),
         reason=model.reason,
         load=model.policy.load,
-        progress=view.load.load_progress if view.load else 0.0,
+        progress=_progress(view),
         running=gate.running_count,
         waiting=gate.waiting_count,
         full=gate.is_full,
@@ -52,3 +53,9 @@ def of_memory(ledger: MemoryLedger) -> router_pb2.MemoryLedger:
         store_bytes=ledger.store,
         reserved_bytes=ledger.held_by_all,
     )
+
+
+def _progress(view: WorkerView) -> float:
+    if view.is_ready:
+        return 1.0
+    return round(view.load.load_progress, 2) if view.load else 0.0

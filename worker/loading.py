@@ -156,7 +156,7 @@ def _load(
     eos = frozenset(tokenizer.eos_token_ids)
     log.info(
         "loaded",
-        extra=facts(folder=folder, lane=lane.value, seconds=f"{time.monotonic() - started_s:.2f}"),
+        extra=facts(folder=folder, lane=lane.value, seconds=round(time.monotonic() - started_s, 2)),
     )
     return (
         executor,

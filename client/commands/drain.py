@@ -6,7 +6,7 @@ from bramley.client.commands.connection import router
 
 
 def drain(context: typer.Context) -> None:
-    """Refuse new requests from now on, and return once none runs; `down` follows, as a rule."""
+    """Refuse new requests, and return once none runs."""
     with router(context.obj) as client:
         finished = client.drain()
     typer.echo(f"drained: {finished} requests have ended meanwhile, and new ones are refused")

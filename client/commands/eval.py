@@ -9,7 +9,7 @@ _DOOR = ("state_dir", "address", "token_file", "ca", "certificate", "key")
 
 
 def evaluate(context: typer.Context) -> None:
-    """Evaluate a model: `bramley eval kl --help`, `bramley eval tasks --help`."""
+    """Evaluate a model (`bramley eval --help`)."""
     # A process of its own: what measures and what loads models is not the client's to import.
     command = [sys.executable, "-P", "-m", "bramley.bench.eval"]
     given = context.parent.params if context.parent is not None else {}

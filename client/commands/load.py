@@ -22,7 +22,7 @@ def load(
         typer.Option("--pin", help="Do not unload it to make room, nor for being idle."),
     ] = False,
 ) -> None:
-    """Load a model, and return once it serves; Ctrl-C does not stop the load."""
+    """Load a model, and return once it serves."""
     last: Model | None = None
     with (
         router(context.obj) as client,

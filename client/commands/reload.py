@@ -13,7 +13,7 @@ _ANSWER_S = 30.0  # the supervisor looks at the files of all models
 
 
 def reload(context: typer.Context) -> None:
-    """Take what has changed in cluster.toml, without a restart; print its keys."""
+    """Take what has changed in cluster.toml, without a restart."""
     state_dir: Path = context.obj
     target = read_node(state_dir).node
     from bramley.client import supervisor  # noqa: PLC0415 -- loads gRPC

@@ -20,7 +20,7 @@ def unload(
         ),
     ] = None,
 ) -> None:
-    """Unload a model: what runs may finish, and what is cached of it is kept."""
+    """Unload a model once what runs has finished."""
     with router(context.obj) as client:
         client.unload_model(model, drain_timeout_s=drain_timeout)
     typer.echo(f"model {model} is unloaded")

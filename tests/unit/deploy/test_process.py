@@ -1,5 +1,6 @@
 """How an end is put into words."""
 
+import logging
 import os
 from pathlib import Path
 from typing import NoReturn
@@ -7,6 +8,7 @@ from typing import NoReturn
 import psutil
 import pytest
 
+from bramley.common.logs import Format, formatter
 from bramley.deploy.process import Incarnation, how_it_ended, last_words, target_of
 from bramley.deploy.state import Record
 from bramley.deploy.supervisor import Level
@@ -68,7 +70,9 @@ async def test_a_process_that_may_not_be_signalled_ends_nobody(
     assert one.is_stopping
 
 
-def test_the_last_words_of_a_log_of_objects_are_its_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_last_words_of_our_own_log_are_its_message(tmp_path: Path, form: Format) -> None:
     log = tmp_path / "log"
-    log.write_text('{"level": "CRITICAL", "message": "no such folder", "pid": 7}\n')
+    record = logging.makeLogRecord({"levelname": "CRITICAL", "msg": "no such folder"})
+    log.write_text(formatter("worker/m", form).format(record) + "\n")
     assert last_words(log, 0) == "no such folder"
