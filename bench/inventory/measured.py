@@ -4,12 +4,17 @@
 and each ends with as many tokens, the last 32 of which are generated.
 """
 
+import argparse
 import asyncio
 import random
+import sys
 from contextlib import aclosing
 from pathlib import Path
 
+import uvloop
+
 from bramley.bench.served import Served, serving
+from bramley.client.commands.screen import print_json
 from bramley.protos.v1 import worker_pb2
 
 GENERATED = 32  # tokens of each row
@@ -47,3 +52,19 @@ async def _watch(served: Served, most: worker_pb2.Memory, over: asyncio.Event) -
             most.resident = max(most.resident, told.resident)
             if over.is_set() and not load.requests_running:
                 return
+
+
+def main() -> int:
+    """Measure as the command line says, and print bytes by part."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=4)
+    chosen = parser.parse_args()
+    told = uvloop.run(measured(chosen.model, context=chosen.context, batch=chosen.batch))
+    print_json({field.name: value for field, value in told.ListFields()})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
