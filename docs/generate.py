@@ -176,27 +176,36 @@ _LANES = {
 
 
 _TAKES = """
+
 ## What a model takes
 
-`bramley inventory MODEL` tells what a model folder, a `.gguf` file or a model of the running cluster is made of: tensors by kind
-with the bits that a parameter really has (scales and biases counted), what its layers keep of a row, and the lane, once a worker
-has found it. `bramley fit MODEL` predicts what a worker would take, beside what it may take, and ends with 1 if that is too much:
+`bramley inventory MODEL` tells what a model folder, a `.gguf` file or a model of the running
+cluster is made of: tensors by kind with the bits that a parameter really has (scales and biases
+counted), what its layers keep of a row, and the lane, once a worker has found it. `bramley fit
+MODEL` predicts what a worker would take, beside what it may take, and ends with 1 if that is too
+much:
 
 | part | is |
 |---|---|
-| weights | parameters as they are loaded: on the CPU all become float32, elsewhere they stay packed |
-| state | room for `--batch` rows of `--context` tokens, as the engine makes it: rows double, columns grow by an eighth, a window keeps to its own; at least the room of a worker that is ready |
-| workspace | a prompt's chunk of full size, at most; where chunks are bounded by their time, and where attention is fused, it is less |
+| weights | parameters as they are loaded: on the CPU all become float32, elsewhere they stay \
+packed |
+| state | room for `--batch` rows of `--context` tokens, as the engine makes it: rows double, \
+columns grow by an eighth, a window keeps to its own; at least the room of a worker that is \
+ready |
+| workspace | a prompt's chunk of full size, at most; where chunks are bounded by their time, \
+and where attention is fused, it is less |
 | process | Python, its libraries and a tokenizer: 256 MiB |
-| may take | the cluster's `router.memory_bytes`, or three quarters of this machine's memory, less the store's RAM tier; or `--budget` |
+| may take | the cluster's `router.memory_bytes`, or three quarters of this machine's memory, \
+less the store's RAM tier; or `--budget` |
 
-Neither reads weights: headers are read and checked, the model's class is built with parameters that nobody evaluates, and one token
-goes through it unevaluated. A torn file is named. What the supervisor tells the router of a model that was never loaded is counted
-from the same headers.
+Neither reads weights: headers are read and checked, the model's class is built with parameters
+that nobody evaluates, and one token goes through it unevaluated. A torn file is named. What the
+supervisor tells the router of a model that was never loaded is counted from the same headers.
 
-What a worker of SmolLM2-135M-Instruct took (float32 on a busy CPU of two cores), beside the prediction; the first by
-`python -m bramley.bench.inventory.measured MODEL --context 512 --batch 4`, the second by `--context 2048 --batch 1`. Rows of tiny models of
-each kind are held to 2 % by `tests/component/worker/test_fit.py`.
+What a worker of SmolLM2-135M-Instruct took (float32 on a busy CPU of two cores), beside the
+prediction; the first by `python -m bramley.bench.inventory.measured MODEL --context 512 --batch
+4`, the second by `--context 2048 --batch 1`. Rows of tiny models of each kind are held to 2 % by
+`tests/component/worker/test_fit.py`.
 
 | part | predicted | 4 x 512 tokens | predicted | 1 x 2,048 tokens |
 |---|---|---|---|---|
