@@ -176,7 +176,6 @@ _LANES = {
 
 
 _TAKES = """
-
 ## What a model takes
 
 `bramley inventory MODEL` tells what a model folder, a `.gguf` file or a model of the running
@@ -239,7 +238,8 @@ def models_page() -> str:
         "\n## Variants\n",
         "Other ways through some of these files: windows, scaled rotations, other layers.\n",
         *_lane_rows(variants.items()),
-        _TAKES.rstrip(),
+        "",
+        _TAKES.strip(),
     ]
     return "\n".join([*parts, ""])
 
