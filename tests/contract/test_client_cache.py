@@ -1,7 +1,6 @@
 """``bramley cache``, against a scripted router and a scripted store."""
 
 import json
-import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -9,34 +8,17 @@ import grpc
 import pytest
 
 from bramley.cachestore.disk import Disk
-from bramley.client import cli
 from bramley.protos.v1 import cachestore_pb2, router_pb2
 from support.fake_router import MODEL, FakeRouter, serving, write_state
 from support.fake_store import FakeStore, storing
+from support.shell import Shell
 
 Output = pytest.CaptureFixture[str]
 
 
-class Shell:
-    """Runs ``bramley cache`` in this process, on one state folder."""
-
-    def __init__(self, state_dir: Path, patch: pytest.MonkeyPatch) -> None:
-        self.state_dir = state_dir
-        self._patch = patch
-
-    def run(self, *arguments: str) -> int:
-        """Run a command, and return its exit code."""
-        command = ["bramley", "--state-dir", str(self.state_dir), "cache", *arguments]
-        self._patch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code
-
-
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(tmp_path / "state", monkeypatch)
+    return Shell(tmp_path / "state", monkeypatch, "cache")
 
 
 @pytest.fixture

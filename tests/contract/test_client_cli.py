@@ -12,29 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from bramley.client import cli
 from bramley.client.commands.up import until_settled
 from bramley.common.errors import ContextTooLong, InvalidRequest, NoReadyWorker, WorkerLost
 from bramley.common.lease import Lease
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
 from support.fake_router import MODEL, FakeRouter, Hold, Step, Vanish, answer, serving, write_state
-
-
-class Shell:
-    """Runs ``bramley`` in this process, on one state folder."""
-
-    def __init__(self, state_dir: Path, patch: pytest.MonkeyPatch) -> None:
-        self.state_dir = state_dir
-        self._patch = patch
-
-    def run(self, *arguments: str) -> int:
-        """Run a command, and return its exit code."""
-        command = ["bramley", "--state-dir", str(self.state_dir), *arguments]
-        self._patch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code
+from support.shell import Shell
 
 
 @pytest.fixture
@@ -343,88 +326,6 @@ def test_absent_router_of_a_living_cluster_is_not_a_stopped_cluster(
     assert shell.run("models") == 1
     expected = "bramley: no router answers at unix:/nonexistent/r [UNAVAILABLE]\n"
     assert capsys.readouterr().err == expected
-
-
-@pytest.mark.usefixtures("router")
-def test_models_are_listed(shell: Shell, capsys: Output) -> None:
-    assert shell.run("models") == 0
-    header, row = capsys.readouterr().out.splitlines()
-    assert header.split()[:3] == ["model", "state", "context"]
-    assert row.split()[:3] == [MODEL, "ready", "2048"]
-
-
-MODEL_JSON: dict[str, object] = {
-    "name": MODEL,
-    "state": "ready",
-    "reason": "",
-    "revision": "abc",
-    "load_progress": 1.0,
-    "context_tokens": 2048,
-    "max_rows": 8,
-    "has_chat_template": True,
-    "requests_running": 0,
-    "requests_waiting": 0,
-    "pinned": False,
-    "memory_bytes": 1 << 20,
-    "reserved_bytes": 3 << 20,
-    "needed_bytes": 5 << 20,
-    "idle_s": 1.5,
-}
-
-
-@pytest.mark.usefixtures("router")
-def test_models_json_is_a_list_of_exactly_these_facts(shell: Shell, capsys: Output) -> None:
-    assert shell.run("models", "--json") == 0
-    assert printed(capsys) == [MODEL_JSON]
-
-
-@pytest.mark.usefixtures("router")
-def test_status_json_has_exactly_the_documented_shape(shell: Shell, capsys: Output) -> None:
-    assert shell.run("status", "--json") == 0
-    status = printed(capsys)
-    addresses = status.pop("addresses")
-    assert addresses.keys() == {"grpc", "http", "socket", "node"}
-    assert status == {
-        "state": "running",
-        "processes": [
-            {
-                "role": "router",
-                "name": "router",
-                "pid": 4242,
-                "state": "running",
-                "epoch": 3,
-                "address": "unix:/r.sock",
-                "restarts": 1,
-                "last_exit": "signal SIGKILL",
-            }
-        ],
-        "models": [MODEL_JSON],
-        "memory": {"budget_bytes": 6 << 30, "store_bytes": 1 << 30, "reserved_bytes": 3 << 20},
-        "version": "1.2.3",
-    }
-
-
-def test_status_works_without_a_router(shell: Shell, capsys: Output) -> None:
-    with serving() as (_, target):
-        write_state(shell.state_dir, router="unix:/nonexistent/r", node=target)
-        assert shell.run("status", "--json") == 0
-        status = printed(capsys)
-        assert (status["state"], status["models"], status["version"]) == ("running", [], None)
-        assert len(status["processes"]) == 1
-        assert shell.run("status") == 0
-    assert "the router does not answer" in capsys.readouterr().out
-
-
-def test_status_of_no_cluster_is_stopped_in_the_same_shape(shell: Shell, capsys: Output) -> None:
-    assert shell.run("status", "--json") == 0
-    assert printed(capsys) == {
-        "state": "stopped",
-        "addresses": {"grpc": None, "http": None, "socket": None, "node": None},
-        "processes": [],
-        "models": [],
-        "memory": None,
-        "version": None,
-    }
 
 
 def test_chat_keeps_the_conversation_until_reset(shell: Shell, router: FakeRouter) -> None:
