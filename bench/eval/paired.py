@@ -22,7 +22,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         gained: wrong in the baseline and right in the run.
         lost: the other way round.
         difference: of the accuracies, run less baseline; None without pairs.
-        difference_interval: of it, by drawing items anew.
+        difference_interval: of it, by drawing items anew; None where no pair differs, of which
+            draws would say nothing.
         p: of the exact two-sided McNemar test: how likely so lopsided a change is by chance.
     """
 
@@ -59,7 +60,7 @@ def _compare(task: str, records: Sequence[Record], others: Sequence[Record]) -> 
         gained=gained,
         lost=lost,
         difference=sum(changes) / len(changes) if changes else None,
-        difference_interval=interval(changes, [1] * len(changes)),
+        difference_interval=interval(changes, [1] * len(changes)) if gained or lost else None,
         p=mcnemar(gained, lost),
     )
 

@@ -7,7 +7,7 @@ import msgspec
 
 from bramley.bench.eval.paired import Difference
 from bramley.bench.eval.record import Record, Run, accuracy
-from bramley.bench.eval.sure import Interval, interval
+from bramley.bench.eval.sure import Interval, wilson
 from bramley.client.commands.screen import print_table
 
 
@@ -55,7 +55,7 @@ def score(task: str, records: Sequence[Record]) -> Score:
         errors=len(records) - len(right),
         cut=sum(record.finish == "length" for record in records if record.completion_tokens > 1),
         accuracy=accuracy(records),
-        accuracy_interval=interval(right, [1] * len(right)),
+        accuracy_interval=wilson(sum(right), len(right)),
         share=sum(shares) / len(shares) if shares else None,
     )
 

@@ -1,5 +1,6 @@
-"""How sure a mean is: the percentile bootstrap over the things it is the mean of."""
+"""How sure a mean is: the bootstrap over what it is the mean of; of a share, Wilson's interval."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -10,6 +11,7 @@ LEVEL = 0.95
 THINGS_MIN = 5
 _SEED = 20_260_913  # the same draws each time, so that a report made twice says the same
 _AT_A_TIME = 1000  # resamples
+_DEVIATIONS = 1.959964  # that hold so much of a normal distribution
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,3 +45,22 @@ def interval(sums: Sequence[float], counts: Sequence[float]) -> Interval | None:
     tail = (1.0 - LEVEL) / 2.0
     low, high = np.quantile(means, (tail, 1.0 - tail))
     return Interval(low=float(low), high=float(high))
+
+
+def wilson(right: int, total: int) -> Interval | None:
+    """Tell how sure a share is; unlike a bootstrap, also where all or none are right.
+
+    Args:
+        right: of them.
+        total: things, each on its own.
+
+    Returns:
+        The interval; none for nothing.
+    """
+    if not total:
+        return None
+    share, extra = right / total, _DEVIATIONS**2 / total
+    middle = (share + extra / 2) / (1 + extra)
+    spread = share * (1 - share) / total + extra / (4 * total)
+    half = _DEVIATIONS * math.sqrt(spread) / (1 + extra)
+    return Interval(low=max(middle - half, 0.0), high=min(middle + half, 1.0))

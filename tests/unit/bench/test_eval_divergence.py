@@ -13,7 +13,7 @@ from bramley.bench.eval.divergence import ROWS, NotFinite, compare
 from bramley.bench.eval.kept import SPARE_BYTES, Kept, NoRoom, widened
 from bramley.bench.eval.provenance import describe
 from bramley.bench.eval.spread import by_kind, summarize, worst
-from bramley.bench.eval.sure import interval
+from bramley.bench.eval.sure import interval, wilson
 from bramley.bench.eval.texts import SHIPPED, Text, read_texts
 from bramley.common.errors import InvalidRequest
 
@@ -100,6 +100,21 @@ def test_the_bootstrap_holds_the_mean_and_is_the_same_each_time() -> None:
     assert told.high == pytest.approx(mean + 1.96 * error, abs=0.1 * error)
     assert told == interval(values, [1] * 40)
     assert interval([math.inf] * 9, [1] * 9) is None
+
+
+def test_a_share_s_interval_is_wilson_s_and_never_of_no_width() -> None:
+    told = wilson(3, 10)
+    assert told is not None
+    # Where the share is 1.96 deviations of each end's own distribution away.
+    for end in (told.low, told.high):
+        assert abs(end - 0.3) == pytest.approx(1.96 * math.sqrt(end * (1 - end) / 10), rel=1e-4)
+    none, every = wilson(0, 10), wilson(10, 10)
+    assert none is not None
+    assert every is not None
+    assert (none.low, every.high) == (0, 1)
+    assert none.high == pytest.approx(1 - every.low)
+    assert 0.25 < none.high < 0.3
+    assert wilson(0, 0) is None
 
 
 def bits_of(values: list[float], dtype: str) -> NDArray[Any]:

@@ -66,6 +66,11 @@ def test_what_was_asked_or_judged_otherwise_is_no_pair() -> None:
     assert one.difference_interval is None  # of one pair
 
 
+def test_pairs_that_all_agree_have_no_interval_of_no_width() -> None:
+    one = paired.compare(run(*verdicts("rrrwww")), run(*verdicts("rrrwww")))[0]
+    assert (one.pairs, one.difference, one.difference_interval, one.p) == (6, 0, None, 1.0)
+
+
 def test_no_pairs_are_no_difference() -> None:
     one = paired.compare(run(*verdicts("rr")), run(*verdicts("rr", task="u")))[0]
     assert (one.pairs, one.difference, one.p) == (0, None, 1.0)
