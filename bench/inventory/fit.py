@@ -13,10 +13,11 @@ from bramley.bench.inventory.survey import config_facts, state_facts
 from bramley.cachestore.settings import StoreSettings, ram_budget
 from bramley.common.machine import budget_bytes, ram_bytes, usable_bytes
 from bramley.worker.engine.assembly import WARM_COLUMNS, is_launch_bound
-from bramley.worker.engine.cohort import IDLE_BYTES_MAX
+from bramley.worker.engine.cohort import IDLE_BYTES_MAX, Cohort
 from bramley.worker.engine.replay import CHECKED_ROWS
 from bramley.worker.engine.scheduler import WORKSPACE_BYTES, Limits
 from bramley.worker.engine.steps import WORKSPACE_SHARE
+from bramley.worker.loading import backend
 from bramley.worker.models.errors import ModelError
 from bramley.worker.settings import WorkerSettings
 
@@ -64,9 +65,10 @@ def fit(
             tokens than the model was made for.
     """
     built = opened.built
-    if built is None:
-        raise ModelError(f"{opened.path}: {opened.problem}")
-    shape = shape_of(built, settings, opened.config)
+    if built is None or built.cohort is None:
+        problem = opened.problem if built is None else built.problem
+        raise ModelError(f"{opened.path}: {problem}")
+    shape = shape_of(built, built.cohort, settings, opened.config)
     context = shape.context_max if context is None else context
     if context > shape.context_max:
         raise ModelError(f"{opened.path}: rows have {shape.context_max} tokens at most")
@@ -82,7 +84,7 @@ def fit(
     found = predict(shape, batch, context)
     return Fit(
         path=str(opened.path),
-        backend=state_facts(built).backend,
+        backend=backend(),
         dtype=built.model.dtype,
         lane=built.lane.value if built.lane else None,
         context_tokens=context,
@@ -104,9 +106,11 @@ def fit(
     )
 
 
-def shape_of(built: Built, settings: WorkerSettings, config: Mapping[str, Any]) -> Shape:
+def shape_of(
+    built: Built, cohort: Cohort, settings: WorkerSettings, config: Mapping[str, Any]
+) -> Shape:
     """Take what a prediction needs of a model and of its worker's settings."""
-    told, layers = config_facts(config), state_facts(built).layers
+    told, layers = config_facts(config), state_facts(built.model, cohort).layers
     heads = built.model.heads
     beside = settings.beside(built.model.nbytes)
     workspace = WORKSPACE_BYTES
@@ -127,18 +131,18 @@ def shape_of(built: Built, settings: WorkerSettings, config: Mapping[str, Any]) 
         queries=heads * (told.head_size or 0),
         vocabulary=built.model.vocabulary,
         number_bytes=4 if built.model.dtype == "float32" else 2,
-        width=built.cohort.table.stepped,
+        width=cohort.table.stepped,
         warm_columns=min(WARM_COLUMNS, context_max, IDLE_BYTES_MAX // max(token_bytes, 1)),
-        warm_rows=_warm_rows(built),
+        warm_rows=_warm_rows(built, cohort),
         limits=Limits(settings.prefill_chunk_tokens, heads, workspace),
         state_limit=beside,
     )
 
 
-def _warm_rows(built: Built) -> int:
+def _warm_rows(built: Built, cohort: Cohort) -> int:
     """How many rows a worker runs before it is ready."""
     keeps = is_launch_bound(built.parts)
-    return CHECKED_ROWS if keeps and all(one.can_keep_graph for one in built.cohort.layers) else 1
+    return CHECKED_ROWS if keeps and all(one.can_keep_graph for one in cohort.layers) else 1
 
 
 def _notes(built: Built, shape: Shape, *, is_capped: bool) -> list[str]:

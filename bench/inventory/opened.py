@@ -35,6 +35,8 @@ from bramley.worker.models.headers import Stored, read_folder
 from bramley.worker.models.mlx_lm import LoadedModel, load_model, model_parts
 from bramley.worker.settings import WorkerSettings
 
+_OWN_CACHES = "its layers keep caches of their own, whose size shows only when it runs"
+
 
 @dataclass(frozen=True, slots=True)
 class Built:
@@ -43,14 +45,15 @@ class Built:
     Attributes:
         model: all facts of which are as if it were.
         parts: of it.
-        cohort: of one row, whose layers have seen a token.
+        cohort: of one row, whose layers have seen a token; None where ``problem`` says why not.
         lane: as a worker found it out; None if none has.
     """
 
     model: LoadedModel
     parts: ModelParts
-    cohort: Cohort
+    cohort: Cohort | None
     lane: Lane | None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +129,20 @@ def _built(
     try:
         model = load_model(folder, dequantize=backend() == "cpu", lazy=True)
         parts = model_parts(model.model, vocabulary=model.vocabulary, heads=model.heads)
-        cohort = _cohort(parts, numerics.sum_panel)
         lane = _lane(kept, settings, model, numerics)
     except (ModelError, *MODEL_FAULTS) as error:
-        return None, " ".join(str(error).split())
+        return None, _told(error)
+    if any(leaf.kind == "unknown" for layer in parts.layers for leaf in layer.leaves):
+        return Built(model, parts, None, lane, _OWN_CACHES), ""
+    try:
+        cohort = _cohort(parts, numerics.sum_panel)
+    except MODEL_FAULTS as error:
+        return Built(model, parts, None, lane, _told(error)), ""
     return Built(model, parts, cohort, lane), ""
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _cohort(parts: ModelParts, sum_panel: int) -> Cohort:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from bramley.bench.inventory.opened import Built, Opened
+from bramley.bench.inventory.opened import Opened
 from bramley.bench.inventory.record import (
     ConfigFacts,
     Group,
@@ -18,9 +18,11 @@ from bramley.bench.inventory.record import (
     TensorFacts,
 )
 from bramley.worker.cache.contract import LayerState as State
+from bramley.worker.engine.cohort import Cohort
 from bramley.worker.loading import backend
 from bramley.worker.models.gguf_header import GgufHeader
 from bramley.worker.models.headers import Tensor
+from bramley.worker.models.mlx_lm import LoadedModel
 from bramley.worker.models.weights import KINDS, Matrix, kind_of, matrices
 
 _ENDLESS = 1 << 60  # tokens of a row that has all that it ever will
@@ -59,8 +61,8 @@ def survey(opened: Opened, *, with_tensors: bool) -> Inventory:
         groups=groups(tensors, parts),
         config=_config(opened, parts),
         weights_bytes=built.model.nbytes if built else None,
-        state=state_facts(built) if built else None,
-        unknown=opened.problem,
+        state=state_facts(built.model, built.cohort) if built and built.cohort else None,
+        unknown=built.problem if built else opened.problem,
         lane=built.lane.value if built and built.lane else None,
         tensors=_listed(tensors) if with_tensors else None,
     )
@@ -108,9 +110,9 @@ def _listed(tensors: Iterable[Tensor]) -> list[TensorFacts]:
     ]
 
 
-def state_facts(built: Built) -> StateFacts:
+def state_facts(model: LoadedModel, cohort: Cohort) -> StateFacts:
     """Tell what rows of a model keep, one entry for the layers that keep alike."""
-    kept = sorted((_kept(state) for state in built.cohort.layers), key=_order)
+    kept = sorted((_kept(state) for state in cohort.layers), key=_order)
     layers = [
         LayerState(
             kind=kind,
@@ -123,7 +125,7 @@ def state_facts(built: Built) -> StateFacts:
     ]
     return StateFacts(
         backend=backend(),
-        dtype=built.model.dtype,
+        dtype=model.dtype,
         layers=layers,
         token_bytes=sum(each.token_bytes for each in layers if each.grows_to_tokens is None),
         fixed_bytes=sum(

@@ -43,7 +43,8 @@ class Angles:
         """Return cosines and sines, (L, dims / 2) or (B, 1, L, dims / 2)."""
         if self._of is None or not _same(self._of, (offset, columns)):
             places = mx.arange(columns, dtype=mx.float32)
-            first = offset if isinstance(offset, int) else offset[:, None, None]
+            # Some files make an array of the one offset of all rows.
+            first = offset if isinstance(offset, int) else offset.reshape(-1, 1, 1)
             turned = ((places + first) * self._scale)[..., None] * self._frequencies
             self._of, self._newest = (offset, columns), (mx.cos(turned), mx.sin(turned))
         return self._newest

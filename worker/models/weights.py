@@ -29,7 +29,7 @@ _KINDS: Final = tuple(
         ("embedding", r"embed|(^|\.)wte\b|(^|\.)wpe\b|token_embd"),
         ("head", r"(^|\.)lm_head\b|^output\.|(^|\.)embed_out\b"),
         ("experts", r"expert|switch_mlp|moe|_exps\b|(^|\.)(router|gate)\."),
-        ("recurrent", r"linear_attn|mixer|mamba|ssm|conv|recurrent|rwkv|delta|A_log|dt_bias"),
+        ("recurrent", r"linear_attn|mixer|mamba|ssm|conv|temporal_block|rwkv|delta|A_log|dt_bias"),
         ("attention", r"attn|attention|[qkv]_proj|qkv"),
         ("MLP", r"mlp|ffn|feed_forward|(^|\.)fc|gate_proj|up_proj|down_proj|dense"),
     )

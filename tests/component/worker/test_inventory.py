@@ -27,8 +27,9 @@ from bramley.worker.models.headers import INDEX
 from bramley.worker.models.mlx_lm import load_model, parameter_bytes
 from bramley.worker.settings import WorkerSettings
 from support.blas import BLAS
-from support.tiny_models import KINDS, Kind, config_of, parameters, save_tiny
+from support.tiny_models import KINDS, Kind, config_of, parameters, save, save_tiny
 from support.weight_files import safetensors
+from support.zoo import catalogue
 
 NUMERICS = numerics_of(BLAS)
 PLENTY = Budget(1 << 50, 0)
@@ -206,3 +207,16 @@ def test_an_imported_folder_is_where_a_worker_makes_it(tmp_path: Path) -> None:
     assert before.parent == tmp_path / "models"
     file.write_bytes(b"another")
     assert imported_folder(file, str(tmp_path / "models")) != before
+
+
+def test_caches_that_are_a_model_s_own_are_not_predicted(tmp_path: Path) -> None:
+    save(tmp_path / "m", catalogue.build("llama4"), catalogue.CONFIGS["llama4"])
+    found = _survey(tmp_path / "m")
+    assert found.weights_bytes == found.nbytes
+    assert found.state is None
+    assert "caches of their own" in found.unknown
+    with (
+        _opened(tmp_path / "m") as model,
+        pytest.raises(ModelError, match="caches of their own"),
+    ):
+        fit(model, WorkerSettings(path=""), PLENTY, None, None)

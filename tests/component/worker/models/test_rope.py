@@ -33,6 +33,7 @@ def test_shared_angles_are_the_same_bits(
     share_angles(shared)
     pairs = list(zip([*own.layers, own.other], [*shared.layers, shared.other], strict=True))
     offsets: list[int | mx.array] = [0, 7, mx.array([3, 900, 17]), mx.array([4, 900, 17]), 7]
+    offsets.append(mx.array(7))
     for columns, offset in product((1, 5), offsets):
         x = mx.random.normal((3, 2, columns, size), key=mx.random.key(columns))
         for theirs, ours in pairs:
