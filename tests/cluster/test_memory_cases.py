@@ -96,7 +96,7 @@ async def test_b064_memory_at_rest_is_the_same_after_any_number_of_requests(
                 await requests.run(quarter * count // QUARTERS, count // QUARTERS)
                 await at_rest(bench.served)
                 resident.append(psutil.Process(pid).memory_info().rss)
-                active.append((await bench.load("tiny")).memory_bytes)
+                active.append((await bench.idle("tiny")).memory_bytes)
                 ram, disk = await asyncio.to_thread(store_bytes, bench)
                 assert ram <= RAM_BYTES
                 assert disk <= DISK_BYTES

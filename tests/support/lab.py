@@ -55,17 +55,19 @@ class Lab:
         finally:
             file.unlink()
 
-    async def load(self, worker: str) -> worker_pb2.Load:
-        """Ask a worker itself for its load."""
+    async def idle(self, worker: str) -> worker_pb2.Load:
+        """Wait until a worker itself tells that it runs nothing, and return its load."""
         process = await self.served.cluster.running("worker", worker)
         async with open_channel(process.address) as channel:
             call = WorkerServiceStub(channel).WatchLoad(worker_pb2.WatchLoadRequest())
             try:
                 async for response in call:
-                    return response.load
+                    load = response.load
+                    if not (load.requests_running or load.requests_waiting):
+                        return load
             finally:
                 call.cancel()
-        raise AssertionError("it told nothing")
+        raise AssertionError("it has gone")
 
 
 @asynccontextmanager
