@@ -53,6 +53,14 @@ class Node(node_pb2_grpc.NodeServiceServicer):
         """Refuse."""
         raise Unsupported("the bench ends its worker itself")
 
+    async def KillWorker(self, request: node_pb2.KillWorkerRequest, context: Context) -> NoReturn:
+        """Refuse."""
+        raise Unsupported("the bench ends its worker itself")
+
+    async def Reload(self, request: node_pb2.ReloadRequest, context: Context) -> NoReturn:
+        """Refuse."""
+        raise Unsupported("the bench has no settings to read again")
+
     async def Watch(
         self, request: node_pb2.WatchRequest, context: Context
     ) -> AsyncGenerator[node_pb2.WatchResponse]:
