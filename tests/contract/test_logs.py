@@ -79,7 +79,7 @@ async def test_what_is_said_is_never_in_a_log(lines: list[str]) -> None:
         left.cancel()
         await asked(bench, ask(text=SECRET, labels={"fake.die": "delta"}))
     spelled = "".join(str(byte) for byte in SECRET.encode())
-    assert len(lines) > 20
+    assert len(lines) > 10
     assert [line for line in lines if SECRET in line or spelled in line] == []
 
 
