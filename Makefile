@@ -20,11 +20,12 @@ $(READY): pyproject.toml hatch_build.py constraints.txt $(wildcard protos/v1/*.p
 demo: $(READY)
 	$(BIN)/python -m bramley.bench.demo $(ARGS)
 
+# Two processes: most tests wait for others. A file's tests stay together, with their cluster.
 test: $(READY)
-	$(BIN)/python -m pytest -q -m 'not slow and not soak' $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow and not soak' $(ARGS)
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -m 'not soak' $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak' $(ARGS)
 
 soak: $(READY)
 	$(BIN)/python -m pytest -q -m soak $(ARGS)

@@ -37,7 +37,7 @@ settled_s = 0.1  # kills by chance are no crash loop
 @pytest.mark.parametrize(
     "seconds",
     [
-        pytest.param(20, marks=pytest.mark.timeout(120)),
+        pytest.param(10, marks=pytest.mark.timeout(120)),
         pytest.param(600, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
         pytest.param(3600, marks=[pytest.mark.soak, pytest.mark.timeout(5400)]),
     ],

@@ -37,7 +37,6 @@ SUPERVISOR = ("supervisor", "supervisor")
 # The others are slow: `make test-all`. SIGKILL is in test_kills.py, too.
 QUICK = {
     "worker-terminated-decode",
-    "worker-terminated-queued",
     "worker-stopped-prefill",
     "worker-blocked-decode",
     "router-terminated-decode",
@@ -45,11 +44,9 @@ QUICK = {
     "router-stopped-decode",
     "router-blocked-queued",
     "store-killed-prefill",
-    "store-stopped-decode",
     "store-blocked-idle",
     "supervisor-terminated-decode",
     "supervisor-stopped-loading",
-    "supervisor-blocked-queued",
 }
 CELLS = [Cell(*each) for each in itertools.product(VICTIMS, FAULTS, PHASES)]
 assert {str(cell) for cell in CELLS} >= QUICK
