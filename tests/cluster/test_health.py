@@ -16,7 +16,7 @@ from bramley.client.events import Completion
 from bramley.client.requests import Options
 from bramley.common.rpc import open_channel
 from bramley.common.status import RemoteError
-from support.baseline import at_rest
+from support.baseline import at_rest, metric
 from support.lab import RESTING, Lab, lab
 from support.served import Served
 
@@ -131,6 +131,7 @@ async def test_b060_health_says_so_requests_go_elsewhere_and_the_worker_comes_ba
     bench: Lab, oracle: Completion, how: str
 ) -> None:
     served = bench.served
+    await served.cluster.within(all_ready(served))
     target = served.client.target
     async with watching(target, "lone") as lone, watching(target, "pair") as pair:
         began_s = time.monotonic()
@@ -153,6 +154,12 @@ async def test_b060_health_says_so_requests_go_elsewhere_and_the_worker_comes_ba
     again = await served.completed("lone", "once", **ASKED)
     assert again.token_ids == oracle.token_ids
     await at_rest(served)
+
+
+async def all_ready(served: Served) -> None:
+    """Wait until the router has each of the three workers ready: an earlier fault took two."""
+    while await metric(served, "bramley_router_worker_state", state="READY") < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
 
 
 async def others_serve(served: Served) -> None:
