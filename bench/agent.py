@@ -256,7 +256,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, help="a folder of one; SmolLM2 without it")
-    parser.add_argument("--turns", type=int, default=12, help="two at least")
+    parser.add_argument("--turns", type=int, default=20, help="two at least")
     parser.add_argument("--json", action="store_true", help="one object instead of tables")
     return parser.parse_args(arguments)
 
