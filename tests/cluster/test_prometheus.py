@@ -24,7 +24,7 @@ from bramley.client.client import AsyncClient
 from bramley.common.status import RemoteError
 from bramley.router.families import PREFIX, TABLE
 from support.cluster import Cluster
-from support.prometheus import FOLDER, MISSING, NEEDS, ROUTER, STORE, prometheus, until
+from support.prometheus import FOLDER, ROUTER, STORE, needs_prometheus, prometheus, until
 from support.promql import Matcher, Named, named
 
 TESTS = Path(__file__).parents[1]
@@ -91,8 +91,6 @@ async def watcher(
     targets: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Prometheus]:
     """Run a Prometheus that watches the cluster."""
-    if MISSING:
-        pytest.skip(NEEDS)
     async with prometheus(tmp_path_factory.mktemp("prometheus"), targets) as made:
         yield made
 
@@ -159,13 +157,12 @@ async def test_whatever_an_expression_names_is_exposed(targets: dict[str, str]) 
         assert all(is_there(matcher, there) for matcher in names.matchers), whose
 
 
+@needs_prometheus
 @pytest.mark.parametrize(
     "command",
     ["check config prometheus.yml", "check rules alerts.yml", "test rules alerts_test.yml"],
 )
 def test_promtool_takes_our_files(command: str) -> None:
-    if MISSING:
-        pytest.skip(NEEDS)
     done = subprocess.run(
         [shutil.which("promtool") or "", *command.split()],
         check=False,
@@ -176,6 +173,7 @@ def test_promtool_takes_our_files(command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@needs_prometheus
 async def test_both_are_scraped_and_every_rule_is_healthy(watcher: Prometheus) -> None:
     def all_up() -> bool:
         active = watcher.get("targets", state="active")["activeTargets"]
@@ -206,12 +204,14 @@ async def firing(watcher: Prometheus, alert: str) -> dict[str, str]:
     return await until(fires)
 
 
+@needs_prometheus
 async def test_a_model_that_cannot_be_loaded_is_alerted(watcher: Prometheus) -> None:
     labels = await firing(watcher, "BramleyModelFailed")
     assert labels["model"] == "broken"
     assert labels["severity"] == "critical"
 
 
+@needs_prometheus
 async def test_a_worker_that_keeps_dying_is_alerted(watcher: Prometheus, cluster: Cluster) -> None:
     epoch = 0
     for _ in range(4):
@@ -221,6 +221,7 @@ async def test_a_worker_that_keeps_dying_is_alerted(watcher: Prometheus, cluster
     assert labels["model"] == "tiny"
 
 
+@needs_prometheus
 async def test_every_panel_of_the_dashboard_shows_something(watcher: Prometheus) -> None:
     def empty() -> set[str]:
         shown: dict[str, bool] = {}
@@ -243,6 +244,7 @@ async def test_every_panel_of_the_dashboard_shows_something(watcher: Prometheus)
     assert last <= QUIET
 
 
+@needs_prometheus
 async def test_a_router_that_hangs_is_alerted_until_it_is_back(
     watcher: Prometheus, cluster: Cluster
 ) -> None:

@@ -8,11 +8,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bramley.bench.panels import Prometheus
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
-MISSING = [name for name in ("prometheus", "promtool") if shutil.which(name) is None]
-NEEDS = f"needs Debian's package prometheus: {MISSING} not found"
+_MISSING = [name for name in ("prometheus", "promtool") if shutil.which(name) is None]
+needs_prometheus = pytest.mark.skipif(
+    bool(_MISSING), reason=f"needs Debian's package prometheus: {_MISSING} not found"
+)
 ROUTER, STORE = "127.0.0.1:7411", "127.0.0.1:7412"  # as the file has them
 
 _LISTENS = re.compile(r'msg="Listening on" address=(\S+)')
