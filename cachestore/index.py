@@ -23,7 +23,7 @@ from bramley.common.logs import facts
 log = logging.getLogger(__name__)
 
 _SCHEMA = 1
-_WAL_PAGES = 64  # it counts against the budget, and evicting lets it grow
+WAL_PAGES = 64  # it counts against the budget, and evicting and using let it grow
 _CREATE = (
     "CREATE TABLE objects (id TEXT PRIMARY KEY, entry BLOB, checksum BLOB)",
     "CREATE TABLE used (id TEXT PRIMARY KEY, at_s REAL)",
@@ -174,8 +174,8 @@ def _connect(path: Path, files: Files) -> sqlite3.Connection:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")  # one owner: no file of shared memory
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
-        db.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
-        db.execute(f"PRAGMA journal_size_limit = {_WAL_PAGES * 4096}")
+        db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        db.execute(f"PRAGMA journal_size_limit = {WAL_PAGES * 4096}")
         if db.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
             raise sqlite3.DatabaseError("it is damaged")
         if db.execute("PRAGMA user_version").fetchone() != (_SCHEMA,):

@@ -187,6 +187,7 @@ async def test_a_conversation_goes_where_its_row_is_until_that_worker_has_too_mu
         await bench.node.kill("fake@2")
         await bench.node.start("fake@2")
         await bench.all_ready(2)
+        await until(lambda: gate_of(bench).replicas.row_tokens([hash_of("one")]) > 0)
         labels = {"fake.stall": "started", "blocks": "one two"}
         prompt = "x" * 300
         went: list[str] = []
