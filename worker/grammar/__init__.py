@@ -1,0 +1,1 @@
+"""What an answer may be: constraints, compiled, as masks over the vocabulary."""

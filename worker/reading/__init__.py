@@ -1,0 +1,1 @@
+"""What an answer's text says: reasoning, content, calls of tools."""
