@@ -1,14 +1,17 @@
 """One answer on its way out: tokens in, Deltas and the Finished out.
 
 Text, token ids, logprobs and counts are cut at the same token: the one that completed the
-answer.
+answer. Stop strings are matched on the content alone.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.worker.deltas import Packer, Piece, pack_logprobs
 from bramley.worker.engine.outputs import Seated, Token
+from bramley.worker.reading.events import AnswerReader, CallEnd, Event, Text
 from bramley.worker.request import FinishReason, TokenLogprob
 from bramley.worker.text.detokenizer import Detokenizer
 from bramley.worker.text.stop_strings import StopStrings
@@ -17,7 +20,23 @@ _REASONS: dict[FinishReason, types_pb2.FinishReason.ValueType] = {
     "stop": types_pb2.FINISH_REASON_STOP,
     "stop_sequence": types_pb2.FINISH_REASON_STOP_SEQUENCE,
     "length": types_pb2.FINISH_REASON_LENGTH,
+    "grammar": types_pb2.FINISH_REASON_GRAMMAR_COMPLETE,
 }
+# Ends of the model's own turn; one that called a tool is told as such.
+_OWN_ENDS = {types_pb2.FINISH_REASON_STOP, types_pb2.FINISH_REASON_GRAMMAR_COMPLETE}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one answer is read.
+
+    Attributes:
+        shown: ids whose text the reader needs, though they end the turn.
+    """
+
+    detokenizer: Detokenizer
+    reader: AnswerReader
+    shown: frozenset[int] = frozenset()
 
 
 class Answer:
@@ -36,7 +55,7 @@ class Answer:
         self,
         request: generation_pb2.GenerateRequest,
         index: int,
-        detokenizer: Detokenizer,
+        reading: Reading,
         prompt: Sequence[int],
         cached: types_pb2.CachedTokens,
     ) -> None:
@@ -44,18 +63,20 @@ class Answer:
         self.is_begun = False
         self.finished: generation_pb2.Finished | None = None
         self.token_ids: list[int] = []
-        self._stream = request.stream
+        self._size_max = request.stream.max_tokens_per_message
         self._min_tokens = request.stop.min_tokens
         self._include_stop = request.stop.include_stop
         self._top = request.logprobs.top
-        self._detokenizer = detokenizer
+        self._reading = reading
         self._stops = StopStrings(request.stop.strings, include_stop=self._include_stop)
+        self._packer = Packer(index, request.stream, self._top)
         self._prompt = prompt
         self._cached = cached
         self._seated: Seated | None = None
         self._first_s = 0.0
-        self._told_tokens = 0
-        self._untold: list[tuple[Token, str]] = []
+        self._reasoning_tokens = 0
+        self._has_called = False
+        self._untold: list[Piece] = []
         self._prompt_logprobs: Sequence[TokenLogprob] = ()
 
     def seated(self, seated: Seated) -> None:
@@ -73,53 +94,59 @@ class Answer:
         self.is_begun = True
         self.token_ids.append(token.token)
         self._first_s = self._first_s or token.at_s
-        self._untold.append((token, self._text(token)))
+        events = self._read(token)
+        self._untold.append(Piece(token, events, self._reasoning_tokens))
 
     def deltas(self) -> Iterator[generation_pb2.Delta]:
         """Tell what was not told yet, in as few Deltas as are asked for."""
         untold, self._untold = self._untold, []
-        size = self._stream.max_tokens_per_message or max(len(untold), 1)
+        size = self._size_max or max(len(untold), 1)
         for start in range(0, len(untold), size):
-            delta = self._delta(untold[start : start + size])
-            if delta.text or delta.token_ids or delta.HasField("logprobs"):
+            for delta in self._packer.pack(untold[start : start + size]):
+                self._add_prompt(delta)
                 yield delta
 
-    def _delta(self, pieces: Sequence[tuple[Token, str]]) -> generation_pb2.Delta:
-        self._told_tokens += len(pieces)
-        delta = generation_pb2.Delta(index=self.index, completion_tokens=self._told_tokens)
-        if not self._stream.omit_text:
-            delta.text = "".join([text for _, text in pieces])
-        if not self._stream.omit_token_ids:
-            delta.token_ids.extend([token.token for token, _ in pieces])
-        if pieces[0][0].logprob is not None:
-            values = [token.logprob for token, _ in pieces if token.logprob is not None]
-            _pack(delta.logprobs, [token.token for token, _ in pieces], values, self._top)
+    def _add_prompt(self, delta: generation_pb2.Delta) -> None:
         if self._prompt_logprobs:
-            _pack(delta.prompt_logprobs, self._prompt[1:], self._prompt_logprobs, self._top)
-            self._prompt_logprobs = ()
-        return delta
+            values, self._prompt_logprobs = self._prompt_logprobs, ()
+            pack_logprobs(delta.prompt_logprobs, self._prompt[1:], values, self._top)
 
-    def _text(self, token: Token) -> str:
-        finish = token.finish
+    def _read(self, token: Token) -> Sequence[Event]:
+        finish, reading = token.finish, self._reading
         ends_turn = finish is not None and finish.stop_id is not None
-        shown = ""
+        was_reasoning = reading.reader.is_reasoning
+        events: list[Event] = []
         if not ends_turn or self._shows_end(token):
-            shown = self._push(self._detokenizer.push([token.token]))
+            text = reading.detokenizer.push([token.token])
+            events += self._said(reading.reader.push(text))
+        self._reasoning_tokens += was_reasoning or reading.reader.is_reasoning
         if finish is None and self._stops.matched is None:
-            return shown
+            return events
         if self._stops.matched is None:
-            shown += self._push(self._detokenizer.finish())
+            events += self._said(reading.reader.push(reading.detokenizer.finish()))
+            events += self._said(reading.reader.finish())
             if self._stops.matched is None:
-                shown += self._stops.flush()
+                events += _texts(self._stops.flush())
         self.finished = self._finished(token)
-        return shown
+        return events
 
     def _shows_end(self, token: Token) -> bool:
         finish = token.finish
-        return self._include_stop and finish is not None and finish.reason == "stop_sequence"
+        is_wanted = self._include_stop and finish is not None and finish.reason == "stop_sequence"
+        return is_wanted or token.token in self._reading.shown
 
-    def _push(self, text: str) -> str:
-        return self._stops.push(text, may_end=len(self.token_ids) > self._min_tokens)
+    def _said(self, events: Sequence[Event]) -> Iterator[Event]:
+        """Leave out what a stop string cuts off."""
+        may_end = len(self.token_ids) > self._min_tokens
+        for event in events:
+            if self._stops.matched is not None:
+                return
+            if isinstance(event, Text):
+                yield from _texts(self._stops.push(event.text, may_end=may_end))
+                continue
+            yield from _texts(self._stops.flush())
+            self._has_called |= isinstance(event, CallEnd) and not event.is_malformed
+            yield event
 
     def _finished(self, token: Token) -> generation_pb2.Finished:
         began_s = self._seated.at_s if self._seated else self._first_s
@@ -129,6 +156,7 @@ class Answer:
                 prompt_tokens=len(self._prompt),
                 cached=self._cached,
                 completion_tokens=len(self.token_ids),
+                reasoning_tokens=self._reasoning_tokens,
             ),
             timings=types_pb2.Timings(
                 restore=to_duration(self._seated.restore_s if self._seated else 0.0),
@@ -143,15 +171,10 @@ class Answer:
             finished.reason = _REASONS[token.finish.reason]
             if token.finish.stop_id is not None:
                 finished.stop_token_id = token.finish.stop_id
+        if self._has_called and finished.reason in _OWN_ENDS:
+            finished.reason = types_pb2.FINISH_REASON_TOOL_CALLS
         return finished
 
 
-def _pack(
-    packed: types_pb2.Logprobs, ids: Sequence[int], values: Sequence[TokenLogprob], top: int
-) -> None:
-    packed.top = top
-    packed.token_ids.extend(ids)
-    packed.logprobs.extend([one.logprob for one in values])
-    for one in values:
-        packed.top_token_ids.extend(one.top_ids)
-        packed.top_logprobs.extend(one.top_logprobs)
+def _texts(text: str) -> Sequence[Event]:
+    return [Text(text)] if text else []

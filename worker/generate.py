@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from bramley.common.wire import to_seconds
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2
-from bramley.worker.answer import Answer
+from bramley.worker.answer import Answer, Reading
 from bramley.worker.engine.outputs import (
     Failed,
     Output,
@@ -21,7 +21,6 @@ from bramley.worker.engine.outputs import (
     Token,
 )
 from bramley.worker.request import Phase, Request
-from bramley.worker.text.detokenizer import Detokenizer
 
 Response = worker_pb2.WorkerServiceGenerateResponse
 
@@ -32,7 +31,7 @@ class Stream:
     Args:
         request: as it was asked for.
         works: its sequences in the engine, by index; all have the same prompt.
-        detokenizer: starts the text of an answer.
+        read: starts the reading of an answer.
         cancel: ends a sequence whose answer is complete.
         resume: hands a sequence that lost its seat to the engine again.
 
@@ -45,7 +44,7 @@ class Stream:
         self,
         request: generation_pb2.GenerateRequest,
         works: Sequence[Request],
-        detokenizer: Callable[[], Detokenizer],
+        read: Callable[[], Reading],
         cancel: Callable[[str], None],
         resume: Callable[[Request], Awaitable[None]],
     ) -> None:
@@ -53,7 +52,7 @@ class Stream:
         self.cached = types_pb2.CachedTokens()
         self._prompt_tokens = len(works[0].prompt)
         self._answers = {
-            work.id: Answer(request, index, detokenizer(), work.prompt, self.cached)
+            work.id: Answer(request, index, read(), work.prompt, self.cached)
             for index, work in enumerate(works)
         }
         self._cancel = cancel

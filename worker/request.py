@@ -23,7 +23,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.ENDED: frozenset(),
 }
 
-FinishReason = Literal["stop", "stop_sequence", "length"]
+FinishReason = Literal["stop", "stop_sequence", "length", "grammar"]
 
 
 class Priority(IntEnum):

@@ -29,12 +29,14 @@ from bramley.common.errors import (
 from bramley.common.wire import pack_ids, to_seconds, unpack_ids
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 from bramley.worker import intake, translate
+from bramley.worker.answer import Reading
 from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.outputs import Output, Saved
 from bramley.worker.generate import Stream
 from bramley.worker.loading import Loaded
 from bramley.worker.prefix import Found, PrefixCache
+from bramley.worker.reading.events import PlainReader
 from bramley.worker.request import Request
 from bramley.worker.sessions import Sessions
 from bramley.worker.telling import Telling
@@ -158,7 +160,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         stream = Stream(
             request.request,
             works,
-            loaded.tokenizer.detokenizer,
+            lambda: Reading(loaded.tokenizer.detokenizer(), PlainReader()),
             self._engine.cancel,
             functools.partial(self._resume, request.request.cache),
         )

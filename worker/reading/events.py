@@ -91,8 +91,20 @@ class Reader(Protocol):
         ...
 
 
+class AnswerReader(Reader, Protocol):
+    """Reads the whole of an answer, reasoning too.
+
+    Attributes:
+        is_reasoning: whether what comes next belongs to reasoning, or to a marker inside it.
+    """
+
+    is_reasoning: bool
+
+
 class PlainReader:
     """Reads text that is nothing but content."""
+
+    is_reasoning = False
 
     def push(self, text: str) -> Sequence[Event]:
         """Take the next piece."""

@@ -66,6 +66,8 @@ class StopStrings:
         return whole[: len(whole) - held]
 
     def flush(self) -> str:
-        """Return what was held back: the text has ended without a match."""
+        """Return what was held back: the text, or this part of it, has ended without a match."""
         text, self._held = self._held, ""
+        for one in self._progress:
+            one.length = 0
         return text

@@ -1,13 +1,23 @@
 """One answer's messages: text, ids and counts end at the same token."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from bramley.protos.v1 import generation_pb2, types_pb2
-from bramley.worker.answer import Answer
+from bramley.worker.answer import Answer, Reading
 from bramley.worker.engine.outputs import Seated, Token
 from bramley.worker.engine.stopping import Finish
+from bramley.worker.reading.events import (
+    AnswerReader,
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Event,
+    PlainReader,
+    Reasoning,
+    Text,
+)
 from bramley.worker.request import TokenLogprob
 
 
@@ -28,9 +38,43 @@ def tokens(text: str, finish: Finish | None = None) -> list[Token]:
     return made
 
 
-def answer(**request: object) -> Answer:
+class Signs:
+    """A reader of signs: ``(`` to ``)`` is reasoning, ``{`` to ``}`` a call; ``!`` spoils it."""
+
+    is_reasoning = False
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._in_call = self._is_bad = False
+
+    def push(self, text: str) -> Sequence[Event]:
+        return [event for sign in text for event in self._read(sign)]
+
+    def finish(self) -> Sequence[Event]:
+        return []
+
+    def _read(self, sign: str) -> Sequence[Event]:
+        match sign:
+            case "(" | ")":
+                self.is_reasoning = sign == "("
+                return []
+            case "{":
+                self._in_call, self._is_bad = True, False
+                return [CallStart(self._calls, "f", "id" if self._calls else "")]
+            case "}":
+                self._in_call = False
+                self._calls += 1
+                return [CallEnd(self._calls - 1, self._is_bad)]
+        if self.is_reasoning:
+            return [Reasoning(sign)]
+        self._is_bad |= sign == "!"
+        return [CallArguments(self._calls, sign) if self._in_call else Text(sign)]
+
+
+def answer(reader: AnswerReader | None = None, **request: object) -> Answer:
     message = generation_pb2.GenerateRequest(text="x", **request)  # type: ignore[arg-type]
-    return Answer(message, 2, Bytes(), [7, 8, 9], types_pb2.CachedTokens())
+    reading = Reading(Bytes(), reader or PlainReader(), frozenset({ord("}")}))
+    return Answer(message, 2, reading, [7, 8, 9], types_pb2.CachedTokens())
 
 
 def told(one: Answer, *batches: list[Token]) -> list[generation_pb2.Delta]:
@@ -198,3 +242,83 @@ def test_a_row_that_is_seated_again_keeps_its_first_times() -> None:
     told(one, tokens("ab", Finish("length")))
     assert finished(one).timings.prefill.ToMilliseconds() == 750
     assert finished(one).timings.restore.ToMilliseconds() == 500
+
+
+def parts(deltas: list[generation_pb2.Delta]) -> list[tuple[str, str, list[str]]]:
+    """Reasoning, text and calls of each message."""
+    return [
+        (d.reasoning_text, d.text, [f"{c.name}{c.arguments_json}" for c in d.tool_calls])
+        for d in deltas
+    ]
+
+
+def test_reasoning_text_and_calls_share_a_message_as_long_as_they_keep_their_order() -> None:
+    one = answer(Signs())
+    deltas = told(one, tokens("(ab)cd{e}{f}", Finish("stop", ord("}"))))
+    assert parts(deltas) == [("ab", "cd", ["fe", "ff"])]
+    first, second = deltas[0].tool_calls
+    assert (first.index, second.index, second.id) == (0, 1, "id")
+    assert len(first.id) == 9
+    assert first.id.isalnum()
+    assert first.ended
+    assert second.ended
+
+
+def test_what_is_said_in_another_order_goes_into_the_next_message() -> None:
+    deltas = told(answer(Signs()), tokens("a(b)c{d}e"))
+    assert parts(deltas) == [("", "a", []), ("b", "c", ["fd"]), ("", "e", [])]  # "(" says nothing
+    assert [len(d.token_ids) for d in deltas] == [2, 6, 1]
+    assert [d.completion_tokens for d in deltas] == [2, 8, 9]
+
+
+def test_a_call_goes_on_in_the_next_message_without_its_name() -> None:
+    deltas = told(answer(Signs()), tokens("{a"), tokens("b}"))
+    assert parts(deltas) == [("", "", ["fa"]), ("", "", ["b"])]
+    assert [[call.ended for call in d.tool_calls] for d in deltas] == [[False], [True]]
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "reason"),
+    [
+        ("{a}", Finish("stop", ord("}")), types_pb2.FINISH_REASON_TOOL_CALLS),
+        ("{a}", Finish("grammar"), types_pb2.FINISH_REASON_TOOL_CALLS),
+        ("{a}", Finish("length"), types_pb2.FINISH_REASON_LENGTH),
+        ("{a", Finish("length"), types_pb2.FINISH_REASON_LENGTH),
+        ("{!}", Finish("stop", ord("}")), types_pb2.FINISH_REASON_STOP),
+        ("{!}{a}", Finish("stop", ord("}")), types_pb2.FINISH_REASON_TOOL_CALLS),
+        ("ab", Finish("grammar"), types_pb2.FINISH_REASON_GRAMMAR_COMPLETE),
+    ],
+)
+def test_an_answer_has_called_tools_if_a_call_is_whole_and_the_model_ended_it(
+    text: str, finish: Finish, reason: types_pb2.FinishReason.ValueType
+) -> None:
+    one = answer(Signs())
+    told(one, tokens(text, finish))
+    assert finished(one).reason == reason
+
+
+def test_tokens_inside_reasoning_and_its_markers_are_counted() -> None:
+    one = answer(Signs())
+    deltas = told(one, tokens("(a"), tokens("b)c", Finish("length")))
+    assert [d.reasoning_tokens for d in deltas] == [2, 4]
+    assert finished(one).usage.reasoning_tokens == 4
+    assert finished(one).usage.completion_tokens == 5
+
+
+def test_stop_strings_end_content_alone() -> None:
+    one = answer(Signs(), stop=stop(strings=["ab"]))
+    deltas = told(one, tokens("(ab)a{ab}bab"))
+    assert parts(deltas) == [("ab", "a", ["fab"]), ("", "b", [])]
+    assert finished(one).stop_string == "ab"
+
+
+def test_a_malformed_call_is_flagged() -> None:
+    (delta,) = told(answer(Signs()), tokens("{!}"))
+    (call,) = delta.tool_calls
+    assert (call.malformed, call.arguments_json) == (True, "!")
+
+
+def test_who_wants_no_text_is_sent_none_of_any_kind() -> None:
+    (delta,) = told(answer(Signs(), stream={"omit_text": True}), tokens("(a)b{c}"))
+    assert parts([delta]) == [("", "", [])]
+    assert len(delta.token_ids) == 7

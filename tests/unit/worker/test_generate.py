@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from bramley.common.errors import EngineFault
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2
+from bramley.worker.answer import Reading
 from bramley.worker.engine.outputs import (
     Failed,
     Output,
@@ -20,6 +21,7 @@ from bramley.worker.engine.outputs import (
 )
 from bramley.worker.engine.stopping import Finish
 from bramley.worker.generate import Stream
+from bramley.worker.reading.events import PlainReader
 from bramley.worker.request import Phase, Request, StopRule, TokenLogprob
 from bramley.worker.sampling.params import SamplingParams
 
@@ -34,6 +36,10 @@ class Bytes:
 
     def finish(self) -> str:
         return ""
+
+
+def reading() -> Reading:
+    return Reading(Bytes(), PlainReader())
 
 
 class Bench:
@@ -53,7 +59,7 @@ class Bench:
         self.cancelled: list[str] = []
         self.resumed: list[str] = []
         self.meanwhile: Sequence[Output] = ()
-        self.stream = Stream(request, works, Bytes, self.cancelled.append, self.resume)
+        self.stream = Stream(request, works, reading, self.cancelled.append, self.resume)
 
     async def resume(self, work: Request) -> None:
         self.resumed.append(work.id)
