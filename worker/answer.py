@@ -11,7 +11,7 @@ from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.worker.deltas import Packer, Piece, pack_logprobs
 from bramley.worker.engine.outputs import Seated, Token
-from bramley.worker.reading.events import AnswerReader, CallEnd, Event, Text
+from bramley.worker.reading.events import AnswerReader, CallEnd, Event, PlainReader, Text
 from bramley.worker.request import FinishReason, TokenLogprob
 from bramley.worker.text.detokenizer import Detokenizer
 from bramley.worker.text.stop_strings import StopStrings
@@ -48,6 +48,7 @@ class Answer:
         index: of the answer, in its request.
         is_begun: whether it has a token.
         finished: set by the last token, or when a stop string is met.
+        is_cut: whether it ended where the engine did not end it: at a stop string.
         token_ids: of the answer so far.
     """
 
@@ -62,6 +63,7 @@ class Answer:
         self.index = index
         self.is_begun = False
         self.finished: generation_pb2.Finished | None = None
+        self.is_cut = False
         self.token_ids: list[int] = []
         self._size_max = request.stream.max_tokens_per_message
         self._min_tokens = request.stop.min_tokens
@@ -76,6 +78,11 @@ class Answer:
         self._first_s = 0.0
         self._reasoning_tokens = 0
         self._has_called = False
+        # Where it makes no difference which token said what, many are read at once.
+        self._is_plain = not (request.stop.strings or self._size_max) and isinstance(
+            reading.reader, PlainReader
+        )
+        self._unread: list[Token] = []
         self._untold: list[Piece] = []
         self._prompt_logprobs: Sequence[TokenLogprob] = ()
 
@@ -88,14 +95,39 @@ class Answer:
         self._prompt_logprobs = logprobs
 
     def take(self, token: Token) -> None:
-        """Take the next token; ``deltas`` tells it."""
-        if self.finished is not None:
-            return
+        """Take the next token; ``read`` reads it."""
         self.is_begun = True
-        self.token_ids.append(token.token)
         self._first_s = self._first_s or token.at_s
-        events = self._read(token)
-        self._untold.append(Piece(token, events, self._reasoning_tokens))
+        self._unread.append(token)
+
+    def read(self) -> bool:
+        """Read what was taken, for ``deltas`` to tell; what follows the end is left out.
+
+        Returns:
+            Whether the answer is complete now, and was not before.
+        """
+        unread, self._unread = self._unread, []
+        if not unread or self.finished is not None:
+            return False
+        if self._is_plain:
+            ends = unread[-1].finish is not None
+            self._read_together(unread[: len(unread) - ends])
+            unread = unread[len(unread) - ends :]
+        for token in unread:
+            self.token_ids.append(token.token)
+            events = self._read(token)
+            self._untold.append(Piece([token], events, self._reasoning_tokens))
+            if self.finished is not None:
+                self.is_cut = token.finish is None
+                return True
+        return False
+
+    def _read_together(self, tokens: Sequence[Token]) -> None:
+        ids = [token.token for token in tokens]
+        self.token_ids.extend(ids)
+        events = self._reading.reader.push(self._reading.detokenizer.push(ids))
+        if tokens:
+            self._untold.append(Piece(tokens, events, self._reasoning_tokens))
 
     def deltas(self) -> Iterator[generation_pb2.Delta]:
         """Tell what was not told yet, in as few Deltas as are asked for."""

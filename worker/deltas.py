@@ -28,13 +28,13 @@ _ID_LENGTH = 9
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A token and what it said.
+    """Tokens and what they said together.
 
     Attributes:
-        reasoning_tokens: of the answer so far, with this one.
+        reasoning_tokens: of the answer so far, with these.
     """
 
-    token: Token
+    tokens: Sequence[Token]
     events: Sequence[Event]
     reasoning_tokens: int
 
@@ -62,7 +62,7 @@ class Packer:
             if events and not _fits(delta, events[0]):
                 yield delta
                 delta = generation_pb2.Delta(index=self._index)
-            self._add_token(delta, piece)
+            self._add_tokens(delta, piece)
             for event in events:
                 if not _fits(delta, event):
                     yield delta
@@ -71,15 +71,16 @@ class Packer:
         if _says_something(delta):
             yield delta
 
-    def _add_token(self, delta: generation_pb2.Delta, piece: Piece) -> None:
-        self._tokens += 1
+    def _add_tokens(self, delta: generation_pb2.Delta, piece: Piece) -> None:
+        self._tokens += len(piece.tokens)
         delta.completion_tokens = self._tokens
         delta.reasoning_tokens = piece.reasoning_tokens
-        token = piece.token
+        ids = [token.token for token in piece.tokens]
         if not self._stream.omit_token_ids:
-            delta.token_ids.append(token.token)
-        if token.logprob is not None:
-            pack_logprobs(delta.logprobs, [token.token], [token.logprob], self._top)
+            delta.token_ids.extend(ids)
+        values = [token.logprob for token in piece.tokens if token.logprob is not None]
+        if values:
+            pack_logprobs(delta.logprobs, ids, values, self._top)
 
     def _next(self, delta: generation_pb2.Delta) -> generation_pb2.Delta:
         return generation_pb2.Delta(

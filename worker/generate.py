@@ -55,6 +55,7 @@ class Stream:
             work.id: Answer(request, index, read(), work.prompt, self.cached)
             for index, work in enumerate(works)
         }
+        self._ids = [work.id for work in works]
         self._cancel = cancel
         self._resume = resume
         self._arrived: list[Output] = []
@@ -104,6 +105,8 @@ class Stream:
             arrived, self._arrived = self._arrived, []
             for output in arrived:
                 self._note(output)
+            for answer in self._unfinished:
+                self._read(answer)
             while self._preempted:
                 await self._resume(self._preempted.pop())
         return self._tell() if self._is_due else ()
@@ -140,9 +143,12 @@ class Stream:
 
     def _note(self, output: Output) -> None:
         answer = self._answers[output.request_id]
+        if isinstance(output, Token):
+            self._is_due |= not answer.is_begun
+            answer.take(output)
+            return
+        self._read(answer)  # what comes now may depend on whether it is complete
         match output:
-            case Token() if answer.finished is None:
-                self._token(answer, output)
             case Seated():
                 self._seated(answer, output)
             case Prefilled(tokens=done) if not answer.is_begun:
@@ -173,13 +179,11 @@ class Stream:
         started = generation_pb2.Started(prompt_tokens=self._prompt_tokens, cached=self.cached)
         self._untold.append(Response(started=started))
 
-    def _token(self, answer: Answer, token: Token) -> None:
-        self._is_due |= not answer.is_begun
-        answer.take(token)
-        if answer.finished is not None:
+    def _read(self, answer: Answer) -> None:
+        if answer.read():
             self._is_due = True
-            if token.finish is None:
-                self._cancel(token.request_id)
+            if answer.is_cut:
+                self._cancel(self._ids[answer.index])
 
     def _tell(self) -> Sequence[Response]:
         self.close()

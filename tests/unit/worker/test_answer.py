@@ -82,6 +82,7 @@ def told(one: Answer, *batches: list[Token]) -> list[generation_pb2.Delta]:
     for batch in batches:
         for token in batch:
             one.take(token)
+        one.read()
         deltas += one.deltas()
     return deltas
 
