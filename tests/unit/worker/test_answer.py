@@ -65,6 +65,10 @@ class Signs:
                 self._in_call = False
                 self._calls += 1
                 return [CallEnd(self._calls - 1, self._is_bad)]
+            case _:
+                return self._within(sign)
+
+    def _within(self, sign: str) -> Sequence[Event]:
         if self.is_reasoning:
             return [Reasoning(sign)]
         self._is_bad |= sign == "!"
