@@ -113,13 +113,15 @@ class Machine:
             self.patience_s -= seconds
 
     def _mark(self) -> None:
-        self._at_s, self._all_s, self._own_s = time.monotonic(), _busy_s(), self._used_s()
+        self._at_s, self._all_s, self._own_s = time.monotonic(), _busy_s(), self.used_s()
 
-    def _used_s(self) -> float:
+    def used_s(self) -> float:
+        """CPU time of what is measured, and of what of it has ended."""
         seconds = 0.0
         for process in (self._me, *self._me.children(recursive=True), *self._measured):
             times = process.cpu_times()
-            seconds += times.user + times.system
+            ended_s = times.children_user + times.children_system
+            seconds += times.user + times.system + ended_s
         return seconds
 
     def others_share(self) -> float:

@@ -1,12 +1,14 @@
 """What the benchmarks make of what they measured; none of them is run."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from bramley.bench import engine, fairness
 from bramley.bench.fairness import Turn
-from bramley.bench.figures import Figure, Required, show
+from bramley.bench.figures import Figure, Machine, Required, show
 from bramley.bench.timeline import Timeline
 
 
@@ -78,3 +80,11 @@ def test_fairness_judges_the_first_system_alone(capsys: pytest.CaptureFixture[st
     assert fairness.show([[good], [bad]], ("ours", "theirs"), 0.0, as_json=False) == 0
     assert fairness.show([[bad], [good]], ("ours", "theirs"), 0.0, as_json=False) == 1
     assert capsys.readouterr().out.count("MISSED") == 3
+
+
+def test_what_a_child_used_is_not_of_others_after_it_has_ended() -> None:
+    spin = "import time\nwhile time.process_time() < 0.4: pass"
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    before = Machine().used_s()
+    subprocess.run([sys.executable, "-c", spin], check=True)
+    assert Machine().used_s() - before >= 0.4
