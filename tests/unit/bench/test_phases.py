@@ -72,9 +72,16 @@ def test_streams_together_count_from_the_first_request_to_the_last_end() -> None
     assert arithmetic.aggregate_rate([one, other]) == 20 / 4.5
 
 
-def test_gaps_are_between_texts_of_one_answer_and_belong_where_they_end() -> None:
-    streams = [request((1.0, 1), (2.0, 1), (4.0, 1), (9.0, 1)), request((3.0, 1), (3.5, 1))]
-    assert arithmetic.gaps_s(streams, 1.5, 5.0) == [1.0, 2.0, 0.5]
+def test_gaps_are_between_texts_of_one_answer_and_count_whole_wherever_they_meet_the_span() -> None:
+    streams = [request((0.5, 1), (1.0, 1), (2.0, 1), (4.0, 1), (9.0, 1), (9.5, 1))]
+    streams.append(request((3.0, 1), (3.5, 1)))
+    assert arithmetic.gaps_s(streams, 1.5, 5.0) == [1.0, 2.0, 5.0, 0.5]
+
+
+def test_a_stream_that_stood_still_until_after_the_span_is_no_fast_one() -> None:
+    stood_still = [request((1.0, 1), (1.1, 1), (6.0, 1))]
+    gaps = arithmetic.gaps_s(stood_still, 1.05, 5.9)
+    assert arithmetic.percentile(gaps, 0.99) == pytest.approx(4.9)
 
 
 def test_the_longest_gap_counts_the_ends_of_the_span() -> None:
