@@ -2,7 +2,8 @@
 
 Pure. The router checks every public request before it does anything for it; a worker checks
 what it computes with. What depends on the model, its tokens and context, worker/intake.py
-checks. A field is named by its path, as in ``chat.messages[3].role``.
+checks. Which fields go together is in common/together.py. A field is named by its path, as in
+``chat.messages[3].role``.
 """
 
 import math
@@ -24,7 +25,7 @@ TEXT_MAX: Final = 16 << 20
 IDS_MAX: Final = 4 << 20
 KEY_MAX: Final = 256
 _DAY_S = 86400.0
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ _ADAPTER = Text(64, is_name=True)
 _FREE = Free()
 _IDS = Many(IDS_MAX, _FREE)
 _SCHEMA = Text(1 << 20)
+_SOME = Text(1 << 20, 1)  # where an empty one says nothing
+_TOOL = Text(128, is_name=True)
 
 # By the message's name and the field's. A message in a field is walked into.
 TABLE: Final[Mapping[str, Mapping[str, Bound]]] = {
@@ -139,8 +142,8 @@ TABLE: Final[Mapping[str, Mapping[str, Bound]]] = {
     },
     "ContentPart": {"text": Text(TEXT_MAX)},
     "ToolCall": {"id": _ID, "name": _ID, "arguments_json": _SCHEMA},
-    "Tool": {"name": _ID, "description": Text(64 << 10), "parameters_json_schema": _SCHEMA},
-    "ToolChoice": {"name": _ID},
+    "Tool": {"name": _TOOL, "description": Text(64 << 10), "parameters_json_schema": _SCHEMA},
+    "ToolChoice": {"name": _TOOL},
     "SamplingParams": {
         "temperature": Number(0, 100),
         "top_p": Number(0, 1),
@@ -162,8 +165,8 @@ TABLE: Final[Mapping[str, Mapping[str, Bound]]] = {
         "token_ids": Many(1024, _FREE),
         "bad_words": Many(128, Text(256, 1)),
     },
-    "Constraint": {"json_schema": _SCHEMA, "regex": Text(64 << 10), "grammar": _SCHEMA},
-    "Constraint.Choice": {"values": Many(1024, Text(1024))},
+    "Constraint": {"json_schema": _SOME, "regex": Text(64 << 10, 1), "grammar": _SOME},
+    "Constraint.Choice": {"values": Many(1024, Text(1024, 1))},
     "ReasoningOptions": {"budget_tokens": Number(0, 2**31 - 1), "effort": Text(64)},
     "LogprobOptions": {"top": Number(0, 20)},
     "SpeculationOptions": {"max_draft_tokens": Number(0, 1024)},
@@ -194,11 +197,6 @@ TABLE: Final[Mapping[str, Mapping[str, Bound]]] = {
     "CloseSessionRequest": {"model": _MODEL, "session_key": _ID, "salt": _ID},
 }
 
-# Fields of a GenerateRequest that no worker serves yet.
-_UNSERVED: Final = frozenset(
-    {"constraint", "tools", "tool_choice", "reasoning", "adapter", "speculation"}
-)
-
 _BY_FULL_NAME = {f"{generation_pb2.DESCRIPTOR.package}.{name}": of for name, of in TABLE.items()}
 _NONE: Mapping[str, Bound] = {}
 
@@ -223,17 +221,6 @@ def check(message: Message, path: str = "", only: Container[str] | None = None) 
             check(value, where)
         elif field.enum_type is not None and value not in field.enum_type.values_by_number:
             raise InvalidRequest(where, f"{value} is not known")
-
-
-def refuse_unserved(request: generation_pb2.GenerateRequest) -> None:
-    """Refuse what no worker could do, before a model is loaded for it.
-
-    Raises:
-        InvalidRequest: names the field.
-    """
-    for field, _ in request.ListFields():
-        if field.name in _UNSERVED:
-            raise InvalidRequest(field.name, "not supported by this version")
 
 
 def name_of(message: Any) -> str:  # noqa: ANN401 -- a Descriptor, in either of its types

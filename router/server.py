@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from bramley.common import bounds, logs
+from bramley.common import logs
 from bramley.common.errors import (
     BramleyError,
     Draining,
@@ -26,6 +26,7 @@ from bramley.common.errors import (
 )
 from bramley.common.ids import ModelName, RequestId
 from bramley.common.status import details_trailers, to_status
+from bramley.common.together import check_together
 from bramley.common.traces import parent_in
 from bramley.common.wire import pack_ids, to_duration, to_seconds, unpack_ids
 from bramley.protos.v1 import generation_pb2, router_pb2, router_pb2_grpc, worker_pb2
@@ -147,7 +148,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         model = self._model(request.model)
         if request.WhichOneof("input") is None:
             raise InvalidRequest("input", "none of chat, text and token_ids is set")
-        bounds.refuse_unserved(request)
+        check_together(request)
         return model
 
     @contextmanager
@@ -201,6 +202,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             asked.chat.CopyFrom(request.chat)
         else:
             asked.text = request.text
+        check_together(asked)
         async with passing_on(context):
             with asking(view):
                 prepared = await self._workers.stub(view).Prepare(

@@ -1,6 +1,6 @@
 """Checks a GenerateRequest: every field is honoured or refused by its path, none is ignored.
 
-What a field may hold at all is in common/bounds.py.
+What a field may hold at all is in common/bounds.py, and what goes together in common/together.py.
 
 Next in the walk: worker/translate.py, which makes the engine's requests of it.
 """
@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from bramley.common import bounds
 from bramley.common.errors import ContextTooLong, InvalidRequest
+from bramley.common.together import check_together, shows_tools
 from bramley.protos.v1 import generation_pb2, types_pb2
 
 PROMPT_LOGPROBS_MAX = 1 << 20
@@ -20,7 +21,19 @@ KEY_CHARACTERS_MAX = 512  # of a session or a salt, before which the router may 
 
 # What is computed with; the router has checked all of a request by the same table.
 _COMPUTED_WITH = frozenset(
-    {"n", "sampling", "stop", "logprobs", "priority", "session_key", "stream"}
+    {
+        "constraint",
+        "logprobs",
+        "n",
+        "priority",
+        "reasoning",
+        "sampling",
+        "session_key",
+        "stop",
+        "stream",
+        "tool_choice",
+        "tools",
+    }
 )
 
 
@@ -31,6 +44,8 @@ class ModelFacts:
     Attributes:
         token_characters_max: of the longest token.
         defaults: what its generation_config says of the sampling, by SamplingParams' names.
+        reasoning_format: how it writes its reasoning; empty where it does not, or not known here.
+        tool_format: how it writes calls of tools; empty as above.
     """
 
     context_tokens: int
@@ -38,17 +53,36 @@ class ModelFacts:
     token_characters_max: int
     eos_token_ids: frozenset[int]
     defaults: Mapping[str, float]
+    reasoning_format: str = ""
+    tool_format: str = ""
 
 
-def check_fields(request: generation_pb2.GenerateRequest) -> None:
+def check_fields(request: generation_pb2.GenerateRequest, model: ModelFacts | None = None) -> None:
     """Check all that needs no tokens.
+
+    Args:
+        request: to be checked.
+        model: its abilities count too; None to leave them.
 
     Raises:
         InvalidRequest: names the field.
     """
-    bounds.refuse_unserved(request)
     bounds.check(request, only=_COMPUTED_WITH)
+    check_together(request)
     check_key("cache.salt", request.cache.salt)
+    if model is not None:
+        _check_abilities(request, model)
+
+
+def _check_abilities(request: generation_pb2.GenerateRequest, model: ModelFacts) -> None:
+    """Refuse what this model cannot do; that it shall not reason is no fault where it cannot."""
+    if shows_tools(request) and not model.tool_format:
+        raise InvalidRequest("tools", "this model has no format of calls that is known here")
+    if model.reasoning_format:
+        return
+    for field, value in request.reasoning.ListFields():
+        if field.name != "enabled" or value:
+            raise InvalidRequest(f"reasoning.{field.name}", "this model does not reason")
 
 
 def check_key(path: str, key: str) -> None:

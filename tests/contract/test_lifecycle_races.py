@@ -287,18 +287,25 @@ async def test_a_pin_of_the_settings_goes_with_them_and_an_operators_stays() -> 
 
 UNSERVED: dict[str, Any] = {
     "adapter": "a",
-    "tools": [types_pb2.Tool(name="a")],
-    "constraint": types_pb2.Constraint(regex="a"),
-    "reasoning": types_pb2.ReasoningOptions(effort="low"),
+    "speculation": types_pb2.SpeculationOptions(disabled=True),
+}
+# Of raw text, which `ask` sends.
+TOGETHER: dict[str, dict[str, Any]] = {
+    "tools": {"tools": [types_pb2.Tool(name="a")]},
+    "tools[1].name": {"tools": [types_pb2.Tool(name="a"), types_pb2.Tool(name="a")]},
+    "reasoning.effort": {"reasoning": types_pb2.ReasoningOptions(effort="low")},
+    "tool_choice.name": {"tool_choice": types_pb2.ToolChoice(name="a")},
+    "constraint": {"constraint": types_pb2.Constraint()},
 }
 
 
-@pytest.mark.parametrize("field", sorted(UNSERVED))
+@pytest.mark.parametrize("field", sorted({**UNSERVED, **TOGETHER}))
 async def test_no_model_is_loaded_for_what_no_worker_could_do(field: str) -> None:
+    asked = TOGETHER.get(field) or {field: UNSERVED[field]}
     async with routed(is_ready=False, policies=policies("fake")) as bench:
         await bench.router.watch.connected.wait()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await collect(bench.stub.Generate(ask(**{field: UNSERVED[field]}), timeout=WAIT_S))
+            await collect(bench.stub.Generate(ask(**asked), timeout=WAIT_S))
         error = RemoteError(caught.value)
         assert (error.code, error.field) == ("INVALID_ARGUMENT", field)
         assert bench.router.models.get("fake").state == UNLOADED

@@ -1,7 +1,7 @@
 """One model's tokenizer: text to ids and back, and what it knows of its special tokens."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
 from bramley.worker.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
@@ -17,6 +17,7 @@ class Tokenizer:
         token_characters_max: of the longest token: no token stands for more of a text.
         has_chat_template: whether a conversation can be rendered.
         added_ids: of tokens that a text is searched for before it is cut; special ones are.
+        special_ids: of those that are no text by themselves, as turns' ends are.
     """
 
     def __init__(self, wrapper: object) -> None:
@@ -29,7 +30,7 @@ class Tokenizer:
         self.has_chat_template: bool = self.wrapper.has_chat_template
         added: Mapping[int, Any] = self.wrapper.added_tokens_decoder
         self.added_ids = frozenset(added)
-        self._special = frozenset(number for number, token in added.items() if token.special)
+        self.special_ids = frozenset(number for number, token in added.items() if token.special)
         self._is_byte_level = _is_byte_level(self.wrapper)
         self._bytes: dict[int, bytes] = {}
         newline = _NEWLINE if self._is_byte_level else "\n"
@@ -58,20 +59,23 @@ class Tokenizer:
             known = self._bytes[number] = self._read_bytes(number)
         return known
 
-    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
-        """Start the text of one answer."""
+    def token_id(self, token: str) -> int | None:
+        """Find a token as the vocabulary writes it; None where it has none, or only for unknown."""
+        number: int | None = self.wrapper.convert_tokens_to_ids(token)
+        return number if number is not None and self._token(number) == token else None
+
+    def detokenizer(self, shown: Container[int] = ()) -> Detokenizer:
+        """Start the text of one answer; of the special ids only ``shown`` are text."""
 
         def is_skipped(number: int) -> bool:
-            return skip_special_tokens and number in self._special
+            return number in self.special_ids and number not in shown
 
         if self._is_byte_level:
             return ByteDetokenizer(
                 lambda number: b"" if is_skipped(number) else self.token_bytes(number)
             )
         return WindowDetokenizer(
-            lambda ids: self.decode(ids, skip_special_tokens=skip_special_tokens),
-            self._token,
-            is_skipped,
+            lambda ids: self.decode(ids, skip_special_tokens=False), self._token, is_skipped
         )
 
     def _token(self, number: int) -> str:

@@ -25,6 +25,11 @@ def request(**fields: Any) -> generation_pb2.GenerateRequest:
     return generation_pb2.GenerateRequest(text="x", **fields)
 
 
+def chat(**fields: Any) -> generation_pb2.GenerateRequest:
+    turns = types_pb2.ChatInput(messages=[types_pb2.ChatMessage(role="user", content="x")])
+    return generation_pb2.GenerateRequest(chat=turns, **fields)
+
+
 def sampling(**fields: Any) -> generation_pb2.GenerateRequest:
     return request(sampling=types_pb2.SamplingParams(**fields))
 
@@ -85,7 +90,11 @@ BAD = [
     ("logprobs.top", request(logprobs=types_pb2.LogprobOptions(top=-1))),
     ("priority", request(priority=5)),
     ("tools", request(tools=[types_pb2.Tool(name="f")])),
-    ("constraint", request(constraint=types_pb2.Constraint(regex="a"))),
+    ("tools[0].name", chat(tools=[types_pb2.Tool(name="x y")])),
+    ("tools[0].name", chat(tools=[types_pb2.Tool(name="x" * 129)])),
+    ("tool_choice.name", chat(tool_choice=types_pb2.ToolChoice(name="f"))),
+    ("reasoning.budget_tokens", chat(reasoning=types_pb2.ReasoningOptions(budget_tokens=-1))),
+    ("constraint.regex", request(constraint=types_pb2.Constraint(regex=""))),
     ("adapter", request(adapter="a")),
     ("speculation", request(speculation=types_pb2.SpeculationOptions(disabled=True))),
     ("stream.max_delay", delayed(seconds=10, nanos=1)),
@@ -122,10 +131,48 @@ def test_a_bad_field_is_refused_by_its_path(
         request(logprobs=types_pb2.LogprobOptions(top=20, prompt=True)),
         delayed(seconds=10),
         request(session_key="x" * 256, cache=types_pb2.CacheHints(salt="é" * 512)),
+        request(constraint=types_pb2.Constraint(regex="a")),
+        chat(tools=[types_pb2.Tool(name="f")], tool_choice=types_pb2.ToolChoice(name="f")),
+        chat(reasoning=types_pb2.ReasoningOptions(enabled=True, budget_tokens=0, effort="low")),
     ],
 )
 def test_a_good_request_passes(message: generation_pb2.GenerateRequest) -> None:
     intake.check_fields(message)
+
+
+TOOLS = [types_pb2.Tool(name="f")]
+NONE = types_pb2.ToolChoice(mode=types_pb2.ToolChoice.MODE_NONE)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("tools", chat(tools=TOOLS)),
+        ("reasoning.enabled", chat(reasoning=types_pb2.ReasoningOptions(enabled=True))),
+        ("reasoning.budget_tokens", chat(reasoning=types_pb2.ReasoningOptions(budget_tokens=0))),
+        ("reasoning.effort", chat(reasoning=types_pb2.ReasoningOptions(effort="low"))),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused_by_its_path(
+    field: str, message: generation_pb2.GenerateRequest
+) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        intake.check_fields(message, FACTS)
+    assert raised.value.field == field
+    able = dataclasses.replace(FACTS, reasoning_format="think", tool_format="json_tools")
+    intake.check_fields(message, able)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        chat(tools=TOOLS, tool_choice=NONE),
+        chat(reasoning=types_pb2.ReasoningOptions(enabled=False)),
+        chat(reasoning=types_pb2.ReasoningOptions()),
+    ],
+)
+def test_what_asks_nothing_of_the_model_passes(message: generation_pb2.GenerateRequest) -> None:
+    intake.check_fields(message, FACTS)
 
 
 @pytest.mark.parametrize("prompt", [[], [300], [2**32 - 1]])

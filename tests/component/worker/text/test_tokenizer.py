@@ -1,6 +1,7 @@
 """Tokenizers as mlx-lm loads them: bytes, SmolLM2's byte-level BPE, one in SentencePiece's way."""
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from itertools import pairwise
@@ -9,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
 from bramley.common.errors import InvalidRequest
@@ -67,6 +68,10 @@ def _pieces() -> Backend:
 
 def _sentencepiece(path: Path) -> None:
     """As SentencePiece's models were turned into files first: by a normalizer."""
+    _save(_with_normalizer(), path)
+
+
+def _with_normalizer() -> Backend:
     backend = _pieces()
     backend.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
@@ -79,7 +84,7 @@ def _sentencepiece(path: Path) -> None:
             decoders.Strip(" ", 1, 0),
         ]
     )
-    _save(backend, path)
+    return backend
 
 
 def _metaspace(path: Path) -> None:
@@ -90,11 +95,18 @@ def _metaspace(path: Path) -> None:
     _save(backend, path)
 
 
-def _save(backend: Backend, path: Path) -> None:
+def _two_marks(path: Path) -> None:
+    """As "sentencepiece", with one more special token, and one for what is unknown."""
+    _save(_with_normalizer(), path, ("<s>", "<mark>", "<unk>"))
+
+
+def _save(backend: Backend, path: Path, specials: Sequence[str] = ("<s>",)) -> None:
     path.mkdir()
-    backend.add_special_tokens(["<s>"])
+    backend.add_special_tokens([AddedToken(each, normalized=False) for each in specials])
     backend.save(str(path / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<s>"}
+    if "<unk>" in specials:
+        config["unk_token"] = "<unk>"
     (path / "tokenizer_config.json").write_text(json.dumps(config))
     _as_model(path)
 
@@ -104,11 +116,12 @@ _WRITERS = {
     "smollm2": _smollm2,
     "sentencepiece": _sentencepiece,
     "metaspace": _metaspace,
+    "two marks": _two_marks,
 }
 
 
 def streamed(tokenizer: Tokenizer, ids: list[int], cuts: list[int], skip: bool) -> list[str]:
-    detokenizer = tokenizer.detokenizer(skip_special_tokens=skip)
+    detokenizer = tokenizer.detokenizer(() if skip else tokenizer.special_ids)
     bounds = [0, *sorted(cut % (len(ids) + 1) for cut in cuts), len(ids)]
     pieces = [detokenizer.push(ids[a:b]) for a, b in pairwise(bounds)]
     return [*pieces, detokenizer.finish()]
@@ -177,6 +190,34 @@ def test_spaces_nul_and_joined_emoji_are_streamed_as_they_are(
     tokenizer = load(folder, kind)
     ids = tokenizer.encode(text)
     assert "".join(streamed(tokenizer, ids, list(range(len(ids))), skip=True)) == text
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("kind", ["bytes", "smollm2", "two marks"])
+def test_of_the_special_tokens_those_that_readers_know_are_shown(
+    folder: Path, kind: str, size: int
+) -> None:
+    tokenizer = load(folder, kind)
+    shown, hidden = sorted(tokenizer.special_ids)[:2]
+    text = tokenizer.encode("ab a", special_tokens=False)
+    ids = [hidden, shown, *text, hidden, *text, shown, hidden]
+    detokenizer = tokenizer.detokenizer({shown})
+    pieces = [detokenizer.push(ids[at : at + size]) for at in range(0, len(ids), size)]
+    without = [number for number in ids if number != hidden]
+    told = "".join([*pieces, detokenizer.finish()])
+    assert told == tokenizer.decode(without, skip_special_tokens=False)
+    mark = tokenizer.wrapper.convert_ids_to_tokens(shown)
+    assert told.startswith(mark)
+    assert told.endswith(mark)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "two marks"])
+def test_a_token_is_found_by_its_text(folder: Path, kind: str) -> None:
+    tokenizer = load(folder, kind)
+    for number in tokenizer.special_ids:
+        text = tokenizer.wrapper.convert_ids_to_tokens(number)
+        assert tokenizer.token_id(text) == number
+    assert tokenizer.token_id("<|of no vocabulary|>") is None
 
 
 def test_end_tokens_of_every_file_are_joined(folder: Path) -> None:
