@@ -82,10 +82,8 @@ def aggregate_rate(requests: Sequence[Request]) -> float:
 
 
 def gaps_s(requests: Sequence[Request], start_s: float, stop_s: float) -> list[float]:
-    """Between one text and the next of the same answer, whole, where any of it is in the span.
-
-    A stream that stands still beyond the end of the span is what a span is looked at for.
-    """
+    """Between one text and the next of the same answer, whole, where any of it is in the span."""
+    # A stream that stands still beyond the end of the span is what a span is looked at for.
     return [
         later.at_s - event.at_s
         for request in requests

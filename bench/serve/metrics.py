@@ -20,7 +20,7 @@ METRICS: dict[str, Metric] = {
     "ready": Metric(
         "s", "lower", "from the start of its processes until the server says it serves"
     ),
-    "cold_start": Metric("s", "lower", "from the start of its processes to the first token of all"),
+    "cold_start": Metric("s", "lower", "ready, and to the first text of the first request"),
     "decode_rate": Metric("tok/s", "higher", "of one stream, from its first text to its last"),
     "request_wall": Metric("s", "lower", "of a whole request of the decode phase"),
     "output_rate": Metric("tok/s", "higher", "tokens of that request over its whole time"),
@@ -32,7 +32,8 @@ METRICS: dict[str, Metric] = {
     "context_decode_rate": Metric("tok/s", "higher", "of one stream behind the long prompt"),
     "context_repeat_ttft": Metric("s", "lower", "of the same long prompt once more"),
     "restart_ready": Metric("s", "lower", "as ready, of the second start, with what was stored"),
-    "restart_ttft": Metric("s", "lower", "after a restart, of a prompt from before it"),
+    "restart_cold_ttft": Metric("s", "lower", "before a restart, of a prompt that is new"),
+    "restart_ttft": Metric("s", "lower", "after a restart, of that prompt"),
     "restart_cached": Metric("tok", "higher", "tokens of that prompt that a cache still had"),
     "kill_served_again": Metric("s", "lower", "from SIGKILL to the first text of the next answer"),
     "kill_ttft": Metric("s", "lower", "then, of another prompt from before the kill"),

@@ -135,10 +135,10 @@ def _arm(server: Server) -> Arm:
 def _take(turn: Turn, names: Sequence[str], progress: Progress) -> None:
     """Start a server, go through all phases, and stop it, whatever happens."""
     arm, server = turn.arm, turn.server
-    turn.started_s, busy = turn.now(), Busy()
+    started_s, busy = turn.now(), Busy()
     try:
         server.start()
-        turn.ready_s = turn.now() - turn.started_s if server.is_ours else None
+        turn.ready_s = turn.now() - started_s if server.is_ours else None
         arm.command, arm.settings = server.command, server.settings
         watch = MemoryWatch(server.memory)
         try:
@@ -150,7 +150,7 @@ def _take(turn: Turn, names: Sequence[str], progress: Progress) -> None:
         _note_peak(turn, most, busy)
     except (Failed, BramleyError, OSError) as error:
         arm.failures.append(_lost("start", turn, error))
-        progress.phase("start", turn.now() - turn.started_s, f"FAILED: {error}")
+        progress.phase("start", turn.now() - started_s, f"FAILED: {error}")
     finally:
         _stop(turn)
     rates = [sample.value for sample in arm.samples if sample.metric == "decode_rate"]

@@ -30,7 +30,6 @@ class Turn:
 
     Attributes:
         ready_s: how long the server took to start; None of one that ran before.
-        started_s: when its start began, on the run's clock.
     """
 
     def __init__(
@@ -45,7 +44,6 @@ class Turn:
         self.server, self.arm, self.workload = server, arm, workload
         self.now, self.turn, self.sleep = now, turn, sleep
         self.ready_s: float | None = None
-        self.started_s = 0.0
         self._samples: list[Sample] = []
         self._guard = threading.Lock()
 
@@ -160,8 +158,22 @@ class Stream:
             raise Failed("a stream does not end")
 
 
+def whole(request: Request) -> Request:
+    """Pass on a request that was answered to its end, if with nothing.
+
+    Returns:
+        It.
+
+    Raises:
+        Failed: it was not.
+    """
+    if request.error is not None:
+        raise Failed(f"request {request.index} of {request.phase}: {request.error}")
+    return request
+
+
 def well(request: Request) -> Request:
-    """Pass on a request that has an answer.
+    """Pass on a request that has an answer with text in it: tokens alone have no first text.
 
     Returns:
         It.
@@ -169,17 +181,24 @@ def well(request: Request) -> Request:
     Raises:
         Failed: it has none.
     """
-    if request.error is not None:
-        raise Failed(f"request {request.index} of {request.phase}: {request.error}")
-    if not request.events:
+    if not whole(request).text:
         raise Failed(f"request {request.index} of {request.phase}: no text came")
     return request
 
 
 def ended(streams: Sequence[Stream]) -> list[Request]:
-    """Wait for all streams' ends; their requests, each of which has an answer."""
+    """Wait for all streams' ends.
+
+    Returns:
+        Their requests, each of which has an answer.
+
+    Raises:
+        Failed: one has none, or a stream ended before it had asked.
+    """
     for stream in streams:
         stream.join()
+        if not stream.requests:
+            raise Failed("a stream ended without a record of what it asked")
     return [well(request) for stream in streams for request in stream.requests]
 
 

@@ -16,8 +16,9 @@ from bramley.client.requests import Message
 
 Count = Callable[[str], int]  # tokens of a text
 
-OTHER_TURN = 1000  # indexes of an arm's second turn start here: other nonces
-LANE = 20  # indexes that each of several streams has
+OTHER_TURN = 1_000_000  # indexes of an arm's second turn start here: other nonces
+LANE = 1000  # indexes that each of several streams has, which asks until it is left
+LANES_MAX = OTHER_TURN // LANE - 1
 GREEDY: dict[str, Any] = {"temperature": 0.0}
 
 
@@ -41,8 +42,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     context_prompt: int = 4096
     context_answer: int = 48
     context_repeats: int = 2
-    restart_prompt: int = 1000
-    kill_prompt: int = 600
+    restart_prompt: int = 2048
+    kill_prompt: int = 1000
     kill_answer: int = 256
     streams: tuple[int, ...] = (1, 2, 4, 8)
     aggregate_answer: int = 96

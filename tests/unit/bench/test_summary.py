@@ -184,6 +184,7 @@ def goal(told: Summary, what: str) -> Goal:
 def served(prompt_tokens: int = 2000, **facts: Any) -> Run:
     ours = ArmBuilder(OURS).add("ttft", "ttft_cold", "s", 10.0, prompt_tokens=prompt_tokens)
     ours.add("ttft", "ttft_repeat", "s", 0.2, prompt_tokens=prompt_tokens)
+    ours.add("restart", "restart_cold_ttft", "s", 10.0, prompt_tokens=prompt_tokens)
     ours.add("restart", "restart_ttft", "s", 0.2, prompt_tokens=prompt_tokens)
     ours.add("kill", "kill_ttft", "s", 0.25, prompt_tokens=prompt_tokens)
     for streams, rate in ((1, 10.0), (4, 18.0), (8, 27.0)):

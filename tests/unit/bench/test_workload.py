@@ -7,6 +7,8 @@ import pytest
 
 from bramley.bench.serve.workload import (
     FULL,
+    LANES_MAX,
+    OTHER_TURN,
     PROBES,
     QUICK,
     Asked,
@@ -121,7 +123,23 @@ def test_streams_lanes_do_not_meet() -> None:
     place = workload().place("aggregate", 1, 1)
     lanes = [place.lane(number).story(9).index for number in range(sum(FULL.streams))]
     assert len(set(lanes)) == len(lanes)
-    assert min(lanes) > 1000
+    assert min(lanes) > OTHER_TURN
+
+
+def test_a_stream_that_asks_again_and_again_asks_nothing_of_another_s_or_the_other_turn_s() -> None:
+    first, other = workload().place("mixed", 1, 0), workload().place("mixed", 1, 1)
+    lanes = [first.lane(0), first.lane(1), first.lane(LANES_MAX - 1), other]
+    asked = [lane.story(9).sha256 for lane in lanes for _ in range(100)]
+    assert len(set(asked)) == len(asked)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_prompts_whose_times_are_set_beside_each_other_are_of_one_size(sizes: Sizes) -> None:
+    assert sizes.kill_prompt == sizes.ttft_prompt
+
+
+def test_a_restart_is_measured_at_the_size_that_is_required() -> None:
+    assert FULL.restart_prompt >= 2000
 
 
 @pytest.mark.parametrize("sizes", SIZES)
