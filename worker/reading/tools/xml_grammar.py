@@ -1,0 +1,288 @@
+"""Grammars of calls whose parameters are written one by one between markers. Pure.
+
+A string is any text without the marker that would end it, as far as its schema says no more
+(``enum``, ``const``, ``minLength``, ``maxLength``, ``pattern``); every other value is JSON by its
+schema. Where a schema allows both, a string may not begin as a value of another allowed type does,
+since it would be read as that.
+
+llguidance takes as much text for a terminal as it can and never goes back: so a string's terminal
+has its own end in it and is ``lazy``, or stands before a special token, which no text can be.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bramley.common.errors import InvalidRequest
+from bramley.worker.reading.events import ToolSpec
+from bramley.worker.reading.tools import lark
+from bramley.worker.reading.tools.contract import Terminal
+from bramley.worker.reading.tools.xml_arguments import (
+    ANY,
+    STRING,
+    Kinds,
+    as_list,
+    as_mapping,
+    kind_of,
+    kinds_of,
+    quoted,
+    resolve,
+    typed,
+)
+
+# Of a tool's whole schema: they bind parameters to each other, and a grammar writes each by itself.
+_BINDING = (
+    "anyOf", "oneOf", "allOf", "not", "if", "dependentRequired", "dependentSchemas",
+    "minProperties", "maxProperties",
+)  # fmt: skip
+# Of a string: a grammar of bare text knows no such rule.
+_UNWRITABLE = ("not", "if", "allOf")
+# What the beginning of a value looks like, by its type, as readers take it.
+_BEGINNINGS = {
+    "array": r"[\[(]",
+    "object": r"\{",
+    "number": r"[-+.0-9]",
+    "integer": r"[-+.0-9]",
+    "boolean": r"[TtFf]",
+    "null": r"[Nn]",
+}
+_TEXT = r"/(?s:.*)/"
+
+
+def _the_same(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    r"""How a format writes calls: what its model's template writes for them.
+
+    ``{name}``, ``{key}`` and ``{type}`` stand for a call's name, a parameter's, and its JSON type.
+
+    Attributes:
+        call: up to the first parameter.
+        parameter: up to its value.
+        parameter_end: from the value on; it has a marker, which no string may have.
+        call_end: from the last parameter on.
+        run: what stands before the first call and after the last.
+        between: what stands between two calls.
+        named: writes a name so that it may stand in its place.
+        wrap: markers around a string that has one of ``unsafe``'s characters, and may then have
+            any text but the second of them.
+        unsafe: characters of a regular expression's class.
+    """
+
+    call: str
+    parameter: str
+    parameter_end: str
+    call_end: str
+    run: tuple[str, str] = ("", "")
+    between: str = ""
+    named: Callable[[str], str] = _the_same
+    wrap: tuple[str, str] = ("", "")
+    unsafe: str = ""
+
+
+def calls_grammar(
+    layout: Layout,
+    markers: frozenset[str],
+    tools: Sequence[ToolSpec],
+    terminal: Terminal,
+    *,
+    many: bool,
+) -> str:
+    """Write the grammar of calls in a layout.
+
+    Returns:
+        The grammar's text.
+
+    Raises:
+        InvalidRequest: a tool's schema has a rule that the format cannot enforce.
+    """
+    spelling = _Spelling(markers, terminal)
+    rules: dict[str, str] = {}
+    calls = [_call(layout, tool, f"p{at}", rules, spelling) for at, tool in enumerate(tools)]
+    parts = [
+        spelling.of(layout.run[0]),
+        "call",
+        f"({spelling.of(layout.between)} call)*" if many else "",
+        spelling.of(layout.run[1]),
+    ]
+    return lark.grammar(" ".join(filter(None, parts)), calls, rules)
+
+
+class _Spelling:
+    """Writes text as a grammar has it, its markers as terminals."""
+
+    def __init__(self, markers: frozenset[str], terminal: Terminal) -> None:
+        longest_first = sorted(markers, key=len, reverse=True)
+        self._parts = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+        self._markers = markers
+        self._terminal = terminal
+
+    def of(self, text: str) -> str:
+        pieces = [piece for piece in self._parts.split(text) if piece]
+        return " ".join(
+            self._terminal(one) if one in self._markers else lark.quoted(one) for one in pieces
+        )
+
+    def at_marker(self, text: str) -> tuple[str, str, str]:
+        """Part a text at its first marker."""
+        before, marker, _ = self._parts.split(text, maxsplit=1)
+        return before, marker, text[len(before) + len(marker) :]
+
+    def is_text(self, marker: str) -> bool:
+        """Tell whether a marker is written as text, and not as a special token."""
+        return self._terminal(marker).startswith('"')
+
+
+def _call(
+    layout: Layout, tool: ToolSpec, prefix: str, rules: dict[str, str], spelling: _Spelling
+) -> str:
+    root = tool.schema
+    top = resolve(root, root)
+    if bound := [word for word in _BINDING if word in top]:
+        raise InvalidRequest("tools", f"{tool.name}: {bound[0]} cannot be enforced in a call")
+    properties = as_mapping(top.get("properties"))
+    required = [str(key) for key in as_list(top.get("required"))]
+    body = [spelling.of(layout.call.replace("{name}", layout.named(tool.name)))]
+    undescribed = [key for key in required if key not in properties]
+    rest = spelling.of(spelling.at_marker(layout.parameter_end)[2])
+    for number, key in enumerate([*properties, *undescribed]):
+        rule = f"{prefix}_{number}"
+        values = _Values(layout, f"{tool.name}.{key}", rule, rules, spelling)
+        head = layout.parameter.replace("{key}", layout.named(key))
+        written = [
+            f"{spelling.of(head.replace('{type}', kind))} {value}"
+            for kind, value in values.of(properties.get(key, {}), root)
+        ]
+        rules[rule] = f"({' | '.join(written)}) {rest}".rstrip()
+        body.append(rule if key in required else f"{rule}?")
+    body.append(spelling.of(layout.call_end))
+    return " ".join(body)
+
+
+class _Values:
+    """Writes the rules of one parameter's value, each with the marker that ends it."""
+
+    def __init__(
+        self, layout: Layout, path: str, rule: str, rules: dict[str, str], spelling: _Spelling
+    ) -> None:
+        self._layout = layout
+        self._path = path
+        self._rule = rule
+        self._rules = rules
+        self._spelling = spelling
+        self._before, self._marker, _ = spelling.at_marker(layout.parameter_end)
+
+    def of(self, schema: object, root: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Write each way to write a value: its JSON type, and its text in the grammar."""
+        kinds = kinds_of(schema, root)
+        ways: list[tuple[str, str]] = []
+        end = self._spelling.of(self._before + self._marker)
+        for leaf in _leaves(schema, root):
+            own = kinds_of(leaf, root)
+            if "string" in own and kinds != ANY:
+                ways += [("string", way) for way in self._string(leaf, kinds)]
+            if own != STRING:
+                name = f"{self._rule}_{len(ways)}"
+                self._rules[name] = lark.json_rule(_without_strings(leaf, own, root, kinds))
+                ways.append((_type_of(own if kinds == ANY else own - STRING), f"{name} {end}"))
+        if not ways:
+            raise InvalidRequest("tools", f"{self._path}: no value of it can be written")
+        return ways
+
+    def _string(self, leaf: Mapping[str, Any], kinds: Kinds) -> list[str]:
+        if bound := [word for word in _UNWRITABLE if word in leaf]:
+            raise InvalidRequest(
+                "tools", f"{self._path}: {bound[0]} cannot be enforced in a string"
+            )
+        values = [leaf["const"]] if "const" in leaf else as_list(leaf.get("enum"))
+        if values:
+            texts = [value for value in values if isinstance(value, str)]
+            return [way for text in texts for way in self._literal(text, kinds)]
+        terms = [_TEXT, *_lengths(leaf), *_pattern(leaf)]
+        terms += [f"~/\\s*{_BEGINNINGS[kind]}(?s:.*)/" for kind in sorted(kinds - STRING)]
+        (opens, closes), end = self._layout.wrap, self._before + self._marker
+        if not opens:
+            return [self._until(end, [*terms, _without(self._marker)])]
+        plain = self._until(end, [*terms, f"/[^{self._layout.unsafe}]*/"])
+        wrapped = self._until(closes, [*terms, _without(closes)])
+        return [plain, f"{lark.quoted(opens)} {wrapped} {self._spelling.of(end)}"]
+
+    def _literal(self, text: str, kinds: Kinds) -> list[str]:
+        """Write a string of a list; nothing where it would be read as something else."""
+        (opens, closes), end = self._layout.wrap, self._marker
+        written = text
+        if opens and re.search(f"[{self._layout.unsafe}]", text):
+            written, end = opens + text + closes, closes
+        if typed(text, kinds) != quoted(text) or end in text:
+            return []
+        return [self._spelling.of(written + self._before + self._marker)]
+
+    def _until(self, end: str, terms: Sequence[str]) -> str:
+        """Write a rule of text up to its end, and the end."""
+        number, text = len(self._rules), " & ".join(terms)
+        before, marker = end.removesuffix(self._marker), self._marker
+        if end.endswith(marker) and not self._spelling.is_text(marker):
+            self._rules[f"T{number}"] = f"({text}) {lark.quoted(before)}" if before else text
+            return f"T{number} {self._spelling.of(marker)}"
+        self._rules[f"t{number}[lazy]"] = f"T{number}"
+        self._rules[f"T{number}"] = f"({text}) {lark.quoted(end)}"
+        return f"t{number}"
+
+
+def _leaves(schema: object, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, Any]]:
+    """List a schema's alternatives, those inside each other too."""
+    here = resolve(schema, root)
+    for word in ("anyOf", "oneOf"):
+        choices = as_list(here.get(word))
+        others = {key: value for key, value in here.items() if key != word}
+        if choices and depth < 8:
+            merged = ({**others, **resolve(one, root)} for one in choices)
+            return [leaf for one in merged for leaf in _leaves(one, root, depth + 1)]
+    return [here]
+
+
+def _without_strings(
+    leaf: Mapping[str, Any], own: Kinds, root: Mapping[str, Any], kinds: Kinds
+) -> Mapping[str, Any]:
+    """Narrow a schema to what is written as JSON, and give it what it refers to."""
+    narrow = dict(leaf)
+    if kinds != ANY and "string" in own:
+        narrow["type"] = sorted(own - STRING)
+        if "enum" in leaf:
+            narrow["enum"] = [one for one in as_list(leaf["enum"]) if kind_of(one) != "string"]
+    definitions = {word: root[word] for word in ("$defs", "definitions") if word in root}
+    return {**definitions, **narrow}
+
+
+def _type_of(kinds: Kinds) -> str:
+    """Name the type of a value that may have several."""
+    if kinds <= {"integer", "number"}:
+        return "number"
+    return next(iter(sorted(kinds))) if len(kinds) == 1 else "object"
+
+
+def _lengths(leaf: Mapping[str, Any]) -> list[str]:
+    least, most = leaf.get("minLength", 0), leaf.get("maxLength", "")
+    return [f"/(?s:.{{{least},{most}}})/"] if least or most != "" else []
+
+
+def _pattern(leaf: Mapping[str, Any]) -> list[str]:
+    """Write a schema's pattern, which is looked for anywhere unless it says where."""
+    pattern = leaf.get("pattern")
+    if not isinstance(pattern, str):
+        return []
+    begins, ends = pattern.startswith("^"), re.search(r"(?<!\\)(\\\\)*\$$", pattern) is not None
+    if (begins or ends) and re.search(r"(?<!\\)\|", pattern):
+        raise InvalidRequest("tools", f"the pattern {pattern} has anchors and alternatives")
+    middle = pattern[begins : len(pattern) - ends]
+    middle = re.sub(r"\\?/", r"\\/", middle).replace("\n", r"\n")
+    before, after = "" if begins else "(?s:.*)", "" if ends else "(?s:.*)"
+    return [f"/{before}(?:{middle}){after}/"]
+
+
+def _without(marker: str) -> str:
+    return f"~/(?s:.*){re.escape(marker).replace('/', chr(92) + '/')}(?s:.*)/"
