@@ -149,7 +149,7 @@ def value(source: Source, write: Write, stops: Sequence[str]) -> Steps[bool]:
     while (yield from source.peek()) and (piece := source.run(_IN_SCALAR)):
         text += piece
     write(text)
-    return bool(text)
+    return bool(text and (yield from source.peek()))
 
 
 def string(source: Source) -> Steps[str | None]:

@@ -16,6 +16,7 @@ Steps = Generator[None, None, _T]
 Write = Callable[[str], None]
 
 SPACE = " \t\r\n"
+_LONGEST_WORD = 512
 _SPACES = re.compile(f"[{SPACE}]+")
 
 
@@ -78,6 +79,17 @@ class Source:
         while (yield from self.peek()) and self.run(_SPACES):
             pass
 
+    def word(self, letter: re.Pattern[str]) -> Steps[str]:
+        """Read letters of a name, as many as a name may have."""
+        word = ""
+        while (yield from self.peek()) and len(word) < _LONGEST_WORD:
+            found = letter.match(self._text, self._at)
+            if found is None:
+                break
+            word += found.group()
+            self.advance()
+        return word
+
     def ahead(self, markers: Sequence[str]) -> Steps[str]:
         """Wait until it is certain which marker stands here, the longest of them; perhaps none."""
         while True:
@@ -116,6 +128,7 @@ class Writer:
         self._arguments: list[str] = []
         # White space of which it is not known whether content follows; None amid content.
         self._blank: str | None = ""
+        self._is_over = False
 
     def text(self, text: str) -> None:
         """Write content."""
@@ -133,8 +146,11 @@ class Writer:
         self._add(CallStart(self._index, name, call_id))
 
     def arguments(self, text: str) -> None:
-        """Write arguments of the call that was begun last."""
-        if text:
+        """Write arguments of the call that was begun last, unless they were held back to the end.
+
+        Such may be the beginning of a marker, or half an escape.
+        """
+        if text and not self._is_over:
             self._arguments.append(text)
             self._add(CallArguments(self._index, text))
 
@@ -142,8 +158,12 @@ class Writer:
         """End the call that was begun last."""
         self._add(CallEnd(self._index, not is_object("".join(self._arguments))))
 
-    def close(self) -> None:
+    def over(self) -> None:
         """No text follows."""
+        self._is_over = True
+
+    def close(self) -> None:
+        """Nothing more is written."""
         if self._blank and self._index < 0:  # white space and no call: it is the content
             self._add(Text(self._blank))
         self._blank = None
@@ -180,6 +200,7 @@ class StepReader:
     def finish(self) -> Sequence[Event]:
         """Let the generator end."""
         self._source.end()
+        self._writer.over()
         next(self._steps, None)
         self._writer.close()
         return self._writer.take()
