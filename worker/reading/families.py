@@ -1,6 +1,6 @@
 """How a model writes its answers: which family it is of, and the reader for that. Pure."""
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 
 from bramley.worker.reading import harmony
@@ -8,8 +8,7 @@ from bramley.worker.reading.events import AnswerReader, PlainReader, Reader, Too
 from bramley.worker.reading.frames import FrameReader
 from bramley.worker.reading.reasoning import ContentReader, ReasoningReader
 from bramley.worker.reading.tools.contract import ToolFormat
-
-FORMATS: Mapping[str, ToolFormat] = {}
+from bramley.worker.reading.tools.formats import FORMATS
 
 _NAMES = {
     "<think>": "think",
@@ -54,10 +53,9 @@ class Family:
         name: of its way to write reasoning; empty where it has none.
         start: the text that opens reasoning; empty where it has none.
         end: the text that closes it.
-        closing: what is written for the model once it has reasoned enough: it ends the reasoning
-            and begins the content.
-        content: the text behind which content begins; empty where it begins with the answer or
-            at the end of reasoning.
+        closing: what is written for the model once it has reasoned enough: it ends the reasoning.
+        lead: what stands between that and content; not before calls. Often nothing.
+        first: what stands before content where there is no reasoning. Often nothing.
         markers: special tokens whose text a reader needs. One that ends the turn is shown to the
             reader as well.
         turns: the other special tokens: in a prompt, where one stands, a turn begins or ends.
@@ -69,7 +67,8 @@ class Family:
     start: str = ""
     end: str = ""
     closing: str = ""
-    content: str = ""
+    lead: str = ""
+    first: str = ""
     markers: frozenset[str] = frozenset()
     turns: frozenset[str] = frozenset()
     frames: tuple[str, ...] = ()
@@ -85,20 +84,20 @@ def family_of(facts: Facts) -> Family:
         start, end = "<think>", "</think>"  # tags of plain characters
     name = _NAMES.get(start, "tags") if start else ""
     frames = _XTML_FRAMES if name == "xtml" else ()
-    tool_format = facts.tool_parser if facts.tool_parser in FORMATS else ""
-    texts = {start, end, *frames}
-    if tool_format:
-        texts |= FORMATS[tool_format].markers
+    calls = FORMATS.get(facts.tool_parser)
+    texts = {start, end, *frames} | (calls.markers if calls else frozenset())
     return Family(
         name=name,
         start=start,
         end=end,
-        closing=_closing(name, end),
-        content=frames[0] if frames else "",
+        # Where the marker stands on a line of its own, as these models write it.
+        closing=f"\n{end}\n\n" if end.startswith("</") else end,
+        lead=frames[0] if frames else "",
+        first=frames[0] if frames else "",
         markers=_needed(texts, facts.special),
         turns=frozenset(facts.special) - _needed(texts, facts.special),
         frames=frames,
-        tool_format=tool_format,
+        tool_format=calls.name if calls else "",
     )
 
 
@@ -152,24 +151,23 @@ def is_open(prompt_tail: str, family: Family) -> bool:
     return family.end not in inside and not any(token in inside for token in family.turns)
 
 
+def before_content(prompt_tail: str, family: Family) -> str:
+    """Return what an answer without reasoning begins with, unless the prompt has said it."""
+    return "" if prompt_tail.endswith(family.first) else family.first
+
+
 def _harmony(facts: Facts) -> Family:
     return Family(
         name="harmony",
         start=harmony.REASONING_START,
         end=harmony.REASONING_END,
-        closing=harmony.CLOSING,
-        content=harmony.CONTENT_START,
+        closing=harmony.REASONING_END,
+        lead=harmony.CONTENT_LEAD,
+        first=harmony.CONTENT_START,
         markers=frozenset(harmony.MARKERS),
         turns=frozenset(facts.special) - {harmony.MESSAGE} | {harmony.START},
         tool_format=harmony.FORMAT.name,
     )
-
-
-def _closing(name: str, end: str) -> str:
-    if name == "xtml":
-        return end + _XTML_FRAMES[0]
-    # Where the marker stands on a line of its own, as these models write it.
-    return f"\n{end}\n\n" if end.startswith("</") else end
 
 
 def _needed(texts: Collection[str], special: Collection[str]) -> frozenset[str]:

@@ -36,7 +36,7 @@ MARKERS = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
 REASONING_START = f"{CHANNEL}analysis{MESSAGE}"
 REASONING_END = END
 CONTENT_START = f"{CHANNEL}final{MESSAGE}"
-CLOSING = f"{END}{START}assistant{CONTENT_START}"
+CONTENT_LEAD = f"{START}assistant{CONTENT_START}"
 
 _HEADER_MAX = 256  # characters; a header is one short line
 _RECIPIENT = re.compile(r"(?:^|\s)to=(\S+)")

@@ -11,7 +11,7 @@ from bramley.worker.reading.events import (
     Text,
 )
 from bramley.worker.reading.harmony import (
-    CLOSING,
+    CONTENT_LEAD,
     CONTENT_START,
     FORMAT,
     MARKERS,
@@ -215,9 +215,9 @@ def test_nothing_of_a_marker_is_told_before_it_is_none() -> None:
 
 
 def test_what_closes_reasoning_begins_content() -> None:
-    assert said(f"{REASONING_START}a{CLOSING}b") == [Reasoning("a"), Text("b")]
-    assert CLOSING.startswith(REASONING_END)
-    assert CLOSING.endswith(CONTENT_START)
+    text = f"{REASONING_START}a{REASONING_END}{CONTENT_LEAD}b"
+    assert said(text) == [Reasoning("a"), Text("b")]
+    assert said(f"{CONTENT_START}b") == [Text("b")]
 
 
 @pytest.mark.parametrize("many", [False, True])
