@@ -85,7 +85,8 @@ def family_of(facts: Facts) -> Family:
     name = _NAMES.get(start, "tags") if start else ""
     frames = _XTML_FRAMES if name == "xtml" else ()
     calls = FORMATS.get(facts.tool_parser)
-    texts = {start, end, *frames} | (calls.markers if calls else frozenset())
+    called = calls.markers if calls else frozenset[str]()
+    needed = _needed({start, end, *frames, *called}, facts.special)
     return Family(
         name=name,
         start=start,
@@ -94,8 +95,8 @@ def family_of(facts: Facts) -> Family:
         closing=f"\n{end}\n\n" if end.startswith("</") else end,
         lead=frames[0] if frames else "",
         first=frames[0] if frames else "",
-        markers=_needed(texts, facts.special),
-        turns=frozenset(facts.special) - _needed(texts, facts.special),
+        markers=needed,
+        turns=frozenset(facts.special) - needed,
         frames=frames,
         tool_format=calls.name if calls else "",
     )
