@@ -1,0 +1,295 @@
+"""What of JSON Schema is enforced; all else is refused by its keyword. Pure.
+
+Read as draft 2020-12. The library enforces what is let through here, once some of it is written
+otherwise: formats that it takes too lightly, and a ``oneOf`` that it cannot see through.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final, cast
+from urllib.parse import unquote
+
+from llguidance import LLMatcher
+
+from bramley.common.errors import InvalidRequest
+from bramley.worker.grammar.shapes import Node, disjoint, endless
+
+DEPTH_MAX: Final = 50  # schemas inside each other; the library reads 128 brackets
+SCHEMAS_MAX: Final = 10_000
+COUNT_MAX: Final = 1_000_000
+MULTIPLE_MAX: Final = 10_000  # digits of a multiple; its automaton has as many states
+EXACT_MAX: Final = 2**53
+
+ANNOTATIONS: Final = frozenset(
+    "$comment title description default example examples deprecated readOnly writeOnly "
+    "contentEncoding contentMediaType contentSchema discriminator".split()
+)
+TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
+_DRAFT = re.compile(r"https?://json-schema\.org/(draft-0[467]|draft/20(19-09|20-12))/schema#?")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+
+_YEAR = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+_LEAP = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+_DATE = (
+    f"({_YEAR}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    f"|02-(0[1-9]|1[0-9]|2[0-8]))|{_LEAP}-02-29)"
+)
+_HOUR = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = rf"{_HOUR}:[0-5][0-9](\.[0-9]{{1,9}})?(Z|[+-]{_HOUR})"
+# What a format is written as. No leap seconds: which minutes have one is in no grammar.
+FORMATS: Final[Mapping[str, dict[str, Any]]] = {
+    "date": {"pattern": f"^{_DATE}$"},
+    "time": {"pattern": f"^{_TIME}$"},
+    "date-time": {"pattern": f"^{_DATE}T{_TIME}$"},
+    "hostname": {"format": "hostname", "maxLength": 253},
+    **{name: {"format": name} for name in ("duration", "email", "ipv4", "ipv6", "uri", "uuid")},
+}
+
+
+def checked_schema(schema: object, field: str) -> Node | bool:
+    """Check a schema, and write it as the library is to read it.
+
+    Args:
+        schema: parsed JSON of the caller's own: it is changed.
+        field: where it stands in the request.
+
+    Raises:
+        InvalidRequest: names the field and the keyword.
+    """
+    if isinstance(schema, bool):
+        return schema
+    if not isinstance(schema, dict):
+        raise InvalidRequest(field, "is neither an object nor true or false")
+    root = cast("Node", schema)
+    walk = _Walk(root, field)
+    draft = root.pop("$schema", None)
+    if draft is not None and not (isinstance(draft, str) and _DRAFT.fullmatch(draft)):
+        walk.refuse("$schema", "is no draft of json-schema.org")
+    root.pop("$id", None)
+    walk.run()
+    return root
+
+
+class _Walk:
+    """Visits every schema that counts: below the root, and where references lead."""
+
+    def __init__(self, root: Node, field: str) -> None:
+        self._root = root
+        self._field = field
+        self._found: dict[int, Node] = {}  # by identity
+        self._targets: dict[int, Node | bool] = {}  # of the references in a node
+        self._to_visit: list[Node | bool] = [root]
+
+    def refuse(self, keyword: str, problem: str) -> None:
+        raise InvalidRequest(
+            self._field, f"{keyword!r} {problem}", reason="SCHEMA", facts={"keyword": keyword}
+        )
+
+    def run(self) -> None:
+        while self._to_visit:
+            self._visit("$ref", self._to_visit.pop(), 0)
+        if endless(self._found.values(), self._targets):
+            self.refuse("$ref", "leads back to itself: nothing that ends satisfies it")
+        for node in self._found.values():
+            _write_format(node)
+            if "oneOf" in node and "anyOf" not in node and disjoint(node["oneOf"], self._targets):
+                _rename(node, "oneOf", "anyOf")
+
+    def _visit(self, keyword: str, node: object, depth: int) -> None:
+        if isinstance(node, bool):
+            return
+        if not isinstance(node, dict):
+            self.refuse(keyword, "holds something that is no schema")
+        if depth > DEPTH_MAX:
+            self.refuse(keyword, f"is nested more than {DEPTH_MAX} deep")
+        schema = cast("Node", node)
+        if id(schema) in self._found:
+            return
+        self._found[id(schema)] = schema
+        if len(self._found) > SCHEMAS_MAX:
+            self.refuse(keyword, f"is one of more than {SCHEMAS_MAX} schemas")
+        for name in list(schema):
+            check = _CHECKS.get(name)
+            if name in ANNOTATIONS:
+                del schema[name]
+            elif check is not None:
+                check(self, name, schema, depth + 1)
+            else:
+                self.refuse(name, "is not supported")
+
+    def schema(self, name: str, node: Node, depth: int) -> None:
+        self._visit(name, node[name], depth)
+
+    def schemas(self, name: str, node: Node, depth: int) -> None:
+        if not isinstance(node[name], list) or not node[name]:
+            self.refuse(name, "is no list of schemas")
+        for one in node[name]:
+            self._visit(name, one, depth)
+
+    def schema_map(self, name: str, node: Node, depth: int) -> None:
+        if not isinstance(node[name], dict):
+            self.refuse(name, "is no object")
+        for key, one in node[name].items():
+            if name == "patternProperties":
+                self._check_regex(name, key)
+            self._visit(name, one, depth)
+
+    def definitions(self, name: str, node: Node, depth: int) -> None:
+        """Those that nothing refers to need not be understood."""
+        if depth > 1 or not isinstance(node[name], dict):
+            self.refuse(name, "belongs to the whole schema, as an object")
+
+    def reference(self, name: str, node: Node, depth: int) -> None:
+        target = self._resolve(name, node[name])
+        self._targets[id(node)] = target
+        self._to_visit.append(target)
+
+    def _resolve(self, name: str, pointer: object) -> Node | bool:
+        if not isinstance(pointer, str) or not re.fullmatch("#(/.*)?", pointer):
+            self.refuse(name, "does not begin with '#/': nothing outside the schema is read")
+        place: Any = self._root
+        is_name = False
+        for part in unquote(cast("str", pointer)).split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if key in {"const", "enum"} and not is_name:
+                self.refuse(name, f"{pointer!r} leads to a value")
+            is_name = isinstance(place, dict) and key in _MAPS and not is_name
+            if isinstance(place, list) and key.isdecimal() and int(key) < len(place):
+                place = place[int(key)]
+            elif isinstance(place, dict) and key in place:
+                place = place[key]
+            else:
+                self.refuse(name, f"{pointer!r} leads nowhere")
+        if not isinstance(place, (dict, bool)):
+            self.refuse(name, f"{pointer!r} leads to no schema")
+        return place
+
+    def types(self, name: str, node: Node, depth: int) -> None:
+        types = node[name] if isinstance(node[name], list) else [node[name]]
+        if not types or any(one not in TYPES for one in types):
+            self.refuse(name, f"is none of {', '.join(TYPES)}")
+
+    def values(self, name: str, node: Node, depth: int) -> None:
+        if name == "enum" and not (isinstance(node[name], list) and node[name]):
+            self.refuse(name, "is no list of values")
+        self._check_value(name, node[name], depth)
+
+    def _check_value(self, name: str, value: object, depth: int) -> None:
+        if depth > DEPTH_MAX:
+            self.refuse(name, f"is nested more than {DEPTH_MAX} deep")
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            self._check_number(name, value)
+        if isinstance(value, str) and not value.isprintable():
+            self._check_text(name, value)
+        if isinstance(value, list):
+            for one in value:
+                self._check_value(name, one, depth + 1)
+        if isinstance(value, dict):
+            for key, one in cast("Node", value).items():
+                self._check_value(name, key, depth)
+                self._check_value(name, one, depth + 1)
+
+    def _check_text(self, name: str, text: str) -> None:
+        if any(one < " " and one not in "\n\r\t\b\f" or "\ud800" <= one < "\ue000" for one in text):
+            self.refuse(name, "holds a control character or half of a character")
+
+    def number(self, name: str, node: Node, depth: int) -> None:
+        self._check_number(name, node[name])
+
+    def _check_number(self, name: str, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            self.refuse(name, "is no number")
+        if not abs(cast("float", value)) <= EXACT_MAX:
+            self.refuse(name, "is above 2^53: such numbers are not exact")
+
+    def multiple(self, name: str, node: Node, depth: int) -> None:
+        self._check_number(name, node[name])
+        value = Decimal(repr(node[name])).normalize()
+        places = max(0, -cast("int", value.as_tuple().exponent))
+        if not 1 <= value.scaleb(places) <= MULTIPLE_MAX:
+            self.refuse(name, f"is not from 1 to {MULTIPLE_MAX}, its point left out")
+
+    def count(self, name: str, node: Node, depth: int) -> None:
+        value = node[name]
+        if isinstance(value, float) and value.is_integer():
+            value = node[name] = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= COUNT_MAX:
+            self.refuse(name, f"is no whole number from 0 to {COUNT_MAX}")
+
+    def least_properties(self, name: str, node: Node, depth: int) -> None:
+        self.count(name, node, depth)
+        required = node.get("required")
+        named = len(set(required)) if isinstance(required, list) else 0
+        if node[name] > named + 1:  # two that are written alike would count as two
+            self.refuse(name, "is more than one above what is required by name")
+
+    def names(self, name: str, node: Node, depth: int) -> None:
+        names = node[name]
+        if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+            self.refuse(name, "is no list of names")
+        self._check_value(name, names, depth)
+
+    def pattern(self, name: str, node: Node, depth: int) -> None:
+        self._check_regex(name, node[name])
+
+    def _check_regex(self, name: str, regex: object) -> None:
+        if not isinstance(regex, str):
+            self.refuse(name, "is no text")
+        grammar = LLMatcher.grammar_from_json_schema({"type": "string", "pattern": regex})
+        if problem := LLMatcher.validate_grammar(grammar):
+            shown = " ".join(problem.split())[:200]
+            self.refuse(name, f"is a regular expression that is not supported: {shown}")
+
+    def format(self, name: str, node: Node, depth: int) -> None:
+        meant = FORMATS.get(node[name]) if isinstance(node[name], str) else None
+        if meant is None:
+            self.refuse(name, f"is none of {', '.join(FORMATS)}")
+
+
+def _write_format(node: Node) -> None:
+    meant = FORMATS.get(node.get("format", ""), {})
+    if meant and meant != {"format": node["format"]}:
+        del node["format"]
+        node["allOf"] = [*node.get("allOf", []), dict(meant)]
+
+
+def _rename(node: Node, old: str, new: str) -> None:
+    """Rename a keyword in its place: the order of keywords is that of properties."""
+    entries = [(new if name == old else name, value) for name, value in node.items()]
+    node.clear()
+    node.update(entries)
+
+
+_Check = Callable[[_Walk, str, Node, int], None]
+_CHECKS: Final[Mapping[str, _Check]] = {
+    "$defs": _Walk.definitions,
+    "definitions": _Walk.definitions,
+    "$ref": _Walk.reference,
+    "allOf": _Walk.schemas,
+    "anyOf": _Walk.schemas,
+    "oneOf": _Walk.schemas,
+    "const": _Walk.values,
+    "enum": _Walk.values,
+    "type": _Walk.types,
+    "minLength": _Walk.count,
+    "maxLength": _Walk.count,
+    "pattern": _Walk.pattern,
+    "format": _Walk.format,
+    "minimum": _Walk.number,
+    "maximum": _Walk.number,
+    "exclusiveMinimum": _Walk.number,
+    "exclusiveMaximum": _Walk.number,
+    "multipleOf": _Walk.multiple,
+    "prefixItems": _Walk.schemas,
+    "items": _Walk.schema,
+    "minItems": _Walk.count,
+    "maxItems": _Walk.count,
+    "properties": _Walk.schema_map,
+    "patternProperties": _Walk.schema_map,
+    "additionalProperties": _Walk.schema,
+    "required": _Walk.names,
+    "minProperties": _Walk.least_properties,
+    "maxProperties": _Walk.count,
+}
+KEYWORDS: Final = frozenset(_CHECKS)

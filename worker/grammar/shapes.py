@@ -1,0 +1,113 @@
+"""Asks of checked schemas whether what satisfies them ends, and whether they exclude each other.
+
+Pure.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+Node = dict[str, Any]
+Targets = Mapping[int, Node | bool]  # where a node's reference leads, by the node's identity
+
+_ALL = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+
+
+def endless(nodes: Collection[Node], targets: Targets) -> bool:
+    """Say whether nothing that ends satisfies some schema, as one that requires itself.
+
+    Args:
+        nodes: every schema that counts.
+        targets: of those with a reference.
+    """
+    ending: set[int] = set()
+    left = list(reversed(list(nodes)))
+    while left:
+        still: list[Node] = []
+        for node in left:
+            if _ends(node, targets, ending):
+                ending.add(id(node))
+            else:
+                still.append(node)
+        if len(still) == len(left):
+            return True
+        left = still
+    return False
+
+
+def _ends(node: Node, targets: Targets, ending: Collection[int]) -> bool:
+    """Say so by what is known already; what is forbidden altogether ends as well."""
+
+    def ends(schema: Node | bool) -> bool:
+        return isinstance(schema, bool) or id(schema) in ending
+
+    if "$ref" in node and not ends(targets[id(node)]):
+        return False
+    if not all(map(ends, node.get("allOf", ()))):
+        return False
+    if not all(any(map(ends, node[name])) for name in ("anyOf", "oneOf") if name in node):
+        return False
+    types = types_of(node)
+    if types - {"array", "object"} or "const" in node or "enum" in node:
+        return True
+    return ("array" in types and all(map(ends, _items(node)))) or (
+        "object" in types and all(map(ends, _properties(node)))
+    )
+
+
+def _items(node: Node) -> Sequence[Node | bool]:
+    """List the schemas of what an array has at the least."""
+    first, least = node.get("prefixItems", []), node.get("minItems", 0)
+    return [*first[:least], *([node.get("items", True)] if least > len(first) else [])]
+
+
+def _properties(node: Node) -> Sequence[Node | bool]:
+    """List the schemas of what an object has at the least."""
+    named, rest = node.get("properties", {}), node.get("additionalProperties", True)
+    if "patternProperties" in node:
+        rest = True
+    return [named.get(name, rest) for name in node.get("required", ())]
+
+
+def types_of(node: Node) -> frozenset[str]:
+    """List the types that a schema allows, as far as it says so itself."""
+    if "type" not in node:
+        return _ALL
+    types = node["type"] if isinstance(node["type"], list) else [node["type"]]
+    return frozenset(types) | ({"integer"} if "number" in types else frozenset())
+
+
+def disjoint(options: Sequence[Node | bool], targets: Targets) -> bool:
+    """Say whether no value can satisfy two of the schemas; False where that is not plain."""
+    followed = [_follow(option, targets) for option in options]
+    return all(_exclude(a, b, targets) for a, b in combinations(followed, 2))
+
+
+def _follow(schema: Node | bool, targets: Targets) -> Node | bool:
+    for _ in range(len(targets)):
+        if isinstance(schema, bool) or set(schema) != {"$ref"}:
+            break
+        schema = targets[id(schema)]
+    return schema
+
+
+def _exclude(a: Node | bool, b: Node | bool, targets: Targets) -> bool:
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is False or b is False
+    both = types_of(a) & types_of(b)
+    if both != {"object"}:
+        return not both
+    required = set(a.get("required", ())) & set(b.get("required", ()))
+    tags = ((_tags(a, name, targets), _tags(b, name, targets)) for name in required)
+    return any(x is not None and y is not None and not x & y for x, y in tags)
+
+
+def _tags(node: Node, name: str, targets: Targets) -> set[str] | None:
+    """List the texts that a property may be; None where it may be anything else."""
+    schema = _follow(node.get("properties", {}).get(name, True), targets)
+    if isinstance(schema, bool):
+        return None
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not values or not all(isinstance(one, str) for one in values):
+        return None
+    return set(values)

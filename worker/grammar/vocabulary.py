@@ -1,0 +1,115 @@
+"""What the library of grammars has to know of a tokenizer: made once, on first use."""
+
+import json
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from llguidance import LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+
+from bramley.worker.text.tokenizer import Tokenizer
+
+_WHITE = b" \t\r\n"
+
+
+class _Tokens(TokenizerWrapper):
+    """A vocabulary as the library asks for it: by its bytes."""
+
+    def __init__(self, tokenizer: Tokenizer, tokens: Sequence[bytes], end_id: int) -> None:
+        self.eos_token_id = end_id
+        self.bos_token_id = None
+        self.tokens = tokens
+        self.special_token_ids = sorted(i for i in tokenizer.special_ids if i < len(tokens))
+        self.is_tokenizer_wrapper = True
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> list[int]:
+        """Cut a text into tokens; only a grammar that forces its own spelling asks for it."""
+        return self._tokenizer.encode(text, special_tokens=False)
+
+
+class Vocabulary:
+    """The tokens of one model, by their bytes; may be used from several threads.
+
+    Args:
+        tokenizer: whose ``token_bytes`` says what each id stands for.
+
+    Attributes:
+        size: ids that the tokenizer knows; the model may have more logits, or fewer.
+        end_ids: by the tokenizer. What ends a request is the request's to say.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()
+        self._built: LLTokenizer | None = None
+        self._holding: dict[bytes, Sequence[tuple[int, bytes]]] = {}
+        self._crossing: dict[tuple[bytes, int], Sequence[int]] = {}
+        self.size = tokenizer.vocabulary
+        self.end_ids = frozenset(i for i in tokenizer.eos_token_ids if i < self.size)
+
+    def build(self) -> LLTokenizer:
+        """Return the library's own form of it; the first call makes it, which takes a while.
+
+        Half a second for 49,152 tokens: not on the engine's thread, nor the event loop's.
+        """
+        with self._lock:
+            if self._built is None:
+                tokens = [self.token_bytes(number) for number in range(self.size)]
+                ends = sorted(self.end_ids) or [self.size]
+                if not self.end_ids:
+                    tokens.append(b"")  # the library wants an end; nothing ever draws this one
+                wrapper = _Tokens(self._tokenizer, tokens, ends[0])
+                self._built = LLTokenizer(wrapper, eos_token=ends)
+            return self._built
+
+    def token_bytes(self, number: int) -> bytes:
+        """Return the bytes that an id adds to a text; a special token's are its name."""
+        return self._tokenizer.token_bytes(number)
+
+    def terminal(self, marker: str) -> str:
+        """Say how a marker stands in a Lark grammar: a special token by its id, or quoted."""
+        number = self._tokenizer.token_id(marker)
+        if number is None or number not in self._tokenizer.special_ids:
+            return json.dumps(marker, ensure_ascii=False)
+        return f"<[{number}]>"
+
+    @property
+    def words(self) -> int:
+        """Words of 32 bits that the library's mask of it has."""
+        return -(-self.build().vocab_size // 32)
+
+    @cached_property
+    def spaces(self) -> frozenset[int]:
+        """Tokens that are white space and nothing else."""
+        return frozenset(i for i, text in self._texts if text and not text.strip(_WHITE))
+
+    @cached_property
+    def space_words(self) -> NDArray[np.uint32]:
+        """The same as a mask."""
+        bits = np.zeros(self.words * 32, np.uint8)
+        bits[list(self.spaces)] = 1
+        return np.packbits(bits, bitorder="little").view(np.uint32)
+
+    def crossing(self, marker: bytes, known: int) -> Sequence[int]:
+        """Find the tokens that end a marker and go on with more than white space.
+
+        Args:
+            marker: not empty.
+            known: bytes of its beginning that have come already.
+        """
+        key = marker, known
+        if key not in self._crossing:
+            start, last = marker[:known], marker[-1:]
+            if last not in self._holding:
+                self._holding[last] = [(i, text) for i, text in self._texts if last in text]
+            parted = ((i, (start + text).partition(marker)) for i, text in self._holding[last])
+            self._crossing[key] = [i for i, (_, _, rest) in parted if rest.strip(_WHITE)]
+        return self._crossing[key]
+
+    @cached_property
+    def _texts(self) -> Sequence[tuple[int, bytes]]:
+        special = self._tokenizer.special_ids
+        return [(i, self.token_bytes(i)) for i in range(self.size) if i not in special]
