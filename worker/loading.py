@@ -27,7 +27,9 @@ from bramley.worker.models.blas import Blas
 from bramley.worker.models.contract import Lane, ModelParts
 from bramley.worker.models.errors import ModelError
 from bramley.worker.prefix import StateFacts
+from bramley.worker.reading.families import Family
 from bramley.worker.settings import WorkerSettings
+from bramley.worker.shaping import family_of
 from bramley.worker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ class Loaded:
     revision: str
     dtype: str
     tokenizer: Tokenizer
+    family: Family
     state: StateFacts
 
 
@@ -154,6 +157,7 @@ def _load(
         numerics_epoch=epoch,
     )
     eos = frozenset(tokenizer.eos_token_ids)
+    family = family_of(tokenizer)
     log.info(
         "loaded",
         extra=facts(folder=folder, lane=lane.value, seconds=round(time.monotonic() - started_s, 2)),
@@ -167,6 +171,8 @@ def _load(
                 token_characters_max=tokenizer.token_characters_max,
                 eos_token_ids=eos,
                 defaults=model.generation_defaults,
+                reasoning_format=family.name,
+                tool_format=family.tool_format,
             ),
             limits=types_pb2.ModelLimits(
                 context_tokens=context,
@@ -178,10 +184,13 @@ def _load(
                 has_chat_template=tokenizer.has_chat_template,
                 token_bytes=part_bytes(sliceable(state_layers), 1),
                 row_bytes=part_bytes(stateful(state_layers), context),
+                reasoning_format=family.name,
+                tool_format=family.tool_format,
             ),
             revision=model.revision,
             dtype=model.dtype,
             tokenizer=tokenizer,
+            family=family,
             state=StateFacts(
                 identity=identity,
                 token_bytes=part_bytes(sliceable(state_layers), 1),

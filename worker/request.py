@@ -6,6 +6,7 @@ from enum import Enum, IntEnum
 from typing import Literal
 
 from bramley.worker.cache.saved import Restore, Saving
+from bramley.worker.grammar.guide import Guide
 from bramley.worker.sampling.params import SamplingParams
 
 
@@ -100,6 +101,7 @@ class Request:
         slot: its seat, while SEATED.
         restore: a stored prefix to start from; given back once it is copied.
         saving: how its state is to be saved; None where it is not.
+        guide: which ids it may draw; None where it may draw any. It has followed ``output``.
     """
 
     id: str
@@ -119,6 +121,7 @@ class Request:
     slot: int = -1
     restore: Restore | None = None
     saving: Saving | None = None
+    guide: Guide | None = None
 
     def enter(self, phase: Phase) -> None:
         """Go on to ``phase``."""

@@ -29,16 +29,15 @@ from bramley.common.errors import (
 from bramley.common.wire import pack_ids, to_seconds, unpack_ids
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 from bramley.worker import intake, translate
-from bramley.worker.answer import Reading
 from bramley.worker.board import Board
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.outputs import Output, Saved
 from bramley.worker.generate import Stream
 from bramley.worker.loading import Loaded
 from bramley.worker.prefix import Found, PrefixCache
-from bramley.worker.reading.events import PlainReader
 from bramley.worker.request import Request
 from bramley.worker.sessions import Sessions
+from bramley.worker.shaping import Shaper
 from bramley.worker.telling import Telling
 from bramley.worker.text.bad_words import spellings
 from bramley.worker.text.boundary import StableBoundary
@@ -80,6 +79,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         forget = self._sessions.forget_namespace
         self._prefixes = PrefixCache(self._store, loaded.state, forget, self._engine.settle)
         self._boundaries = StableBoundary(loaded.tokenizer)
+        self._shaper = Shaper(loaded.tokenizer, loaded.family, loaded.facts.eos_token_ids)
         self._info.limits.CopyFrom(loaded.limits)
         self._info.revision, self._info.dtype = loaded.revision, loaded.dtype
         self._board.limits, self._board.revision = loaded.limits, loaded.revision
@@ -100,6 +100,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def close(self) -> None:
         """Hand over what was saved and end the watches, after a drain."""
         await self._prefixes.close()
+        self._shaper.close()
         self._closed = True
         self._board.changed()
 
@@ -133,11 +134,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if request.tokenize_only:
             ids = await self._tokenize(request.request, TOKENIZE_CHARACTERS_MAX)
             return worker_pb2.PrepareResponse(token_ids_le=pack_ids(ids))
-        intake.check_fields(request.request)
+        intake.check_fields(request.request, loaded.facts)
         plain = await self._tokenize(request.request)
         ids = await self._as_generated(request.request, plain)
         max_tokens = intake.check_tokens(request.request, ids, loaded.facts)
         own = len(plain) - await self._stable_tokens(request.request, plain)
+        await self._shaper.compile(request.request)  # here it can still be refused; it is kept
         token_ids_le = pack_ids(ids)
         root = self._prefixes.root(request.request.cache.salt)
         return worker_pb2.PrepareResponse(
@@ -146,6 +148,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             stable_tokens=max(len(ids) - own, 0),
             max_tokens=max_tokens,
             bad_words_le=map(pack_ids, await self._bad_words(request.request)),
+            is_reasoning=self._shaper.is_reasoning(request.request, ids),
         )
 
     async def Generate(
@@ -156,11 +159,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         loaded = self._serving()
         request.internal_id = request.internal_id or uuid.uuid4().hex
         logs.request_id.set(request.internal_id)
-        works = self._works(request, loaded)
+        works = await self._works(request, loaded)
+        is_reasoning = request.prepared.is_reasoning
         stream = Stream(
             request.request,
             works,
-            lambda: Reading(loaded.tokenizer.detokenizer(), PlainReader()),
+            functools.partial(self._shaper.reading, request.request, is_reasoning=is_reasoning),
             self._engine.cancel,
             functools.partial(self._resume, request.request.cache),
         )
@@ -295,12 +299,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise NotLoaded("the model is being loaded", reason="MODEL_LOADING", retry_after_s=1.0)
         return self._loaded
 
-    def _works(
+    async def _works(
         self, request: worker_pb2.WorkerServiceGenerateRequest, loaded: Loaded
     ) -> Sequence[Request]:
         """Check a request again, and make its sequences."""
         prompt = unpack_ids(request.prepared.token_ids_le)
-        intake.check_fields(request.request)
+        intake.check_fields(request.request, loaded.facts)
         limit = intake.check_tokens(request.request, prompt, loaded.facts)
         works = translate.to_requests(
             request, prompt, limit, loaded.facts, loaded.tokenizer.newline_ids
@@ -309,6 +313,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if not (hints.skip_lookup or hints.skip_store):
             for work in works:
                 work.scope = self._prefixes.root(hints.salt)
+        compiled = await self._shaper.compile(request.request)
+        for work in works:
+            work.guide = self._shaper.guide(
+                request.request, compiled, prompt, is_reasoning=request.prepared.is_reasoning
+            )
         return works
 
     async def _use_store(
@@ -387,7 +396,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         return await asyncio.get_running_loop().run_in_executor(self._text, find)
 
     async def _bad_words(self, request: generation_pb2.GenerateRequest) -> Sequence[Sequence[int]]:
-        words = request.stop.bad_words
+        words = [*request.stop.bad_words, *self._shaper.forbidden(request)]
         if not words:
             return ()
         find = functools.partial(spellings, self._serving().tokenizer, words)

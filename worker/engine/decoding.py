@@ -13,7 +13,9 @@ import mlx.core as mx
 
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.replay import Replay
-from bramley.worker.request import Request, TokenLogprob
+from bramley.worker.grammar import masks
+from bramley.worker.grammar.guide import Guide
+from bramley.worker.request import Phase, Request, TokenLogprob
 from bramley.worker.sampling.sampler import RowRule, RowSampler, Sampled
 
 
@@ -80,7 +82,7 @@ class Decoder:
         if order != self._order:
             self._order, self._sampler = order, RowSampler([_rule(one) for one in order])
         flight = Flight(order, logits, None)
-        if self._sampler.needs_history:
+        if self._sampler.needs_history or self._sampler.is_guided:
             mx.async_eval(logits)
         else:
             unread = set(before.requests) if before is not None else set[Request]()
@@ -102,7 +104,10 @@ class Decoder:
         histories = None
         if self._sampler.needs_history:
             histories = [(one.prompt, one.output) for one in flight.requests]
-        sampled = self._sampler.draw(flight.logits, positions, histories)
+        allowed = None
+        if self._sampler.is_guided:
+            allowed = masks.fill([_guide(one) for one in flight.requests], flight.logits.shape[-1])
+        sampled = self._sampler.draw(flight.logits, positions, histories, allowed)
         mx.async_eval(*sampled.arrays())
         flight.sampled, flight.logits = sampled, None
 
@@ -129,7 +134,13 @@ def _rule(request: Request) -> RowRule:
         logprobs=asked.top if asked is not None else -1,
         min_until=len(request.prompt) + stop.min_tokens,
         blocked=stop.end_ids | stop.stop_ids if stop.min_tokens else frozenset(),
+        is_guided=request.guide is not None,
     )
+
+
+def _guide(request: Request) -> Guide | None:
+    """What it draws by; a row that has ended meanwhile may draw what it likes."""
+    return request.guide if request.phase is Phase.SEATED else None
 
 
 def _inputs(order: Sequence[Request], before: Flight | None) -> mx.array:

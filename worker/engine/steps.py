@@ -311,13 +311,18 @@ class Steps:
         if drawn.is_broken:
             self._fail(request, EngineFault("the model gave no finite scores"))
             return
+        guide = request.guide
+        if guide is not None and guide.error is not None:
+            self._fail(request, guide.error)
+            return
         if not request.output:
             self.counters.prompt_tokens += 1
             if request.prompt_logprobs:
                 self._outputs.append(PromptLogprobs(request.id, tuple(request.prompt_logprobs)))
         request.output.append(drawn.token)
         self.counters.completion_tokens += 1
-        ended = finish(request)
+        is_complete = guide is not None and guide.take(drawn.token)
+        ended = finish(request, is_complete=is_complete)
         if ended is not None:
             self._saver.save(request, request.computed, SAVE_END_FROM)
             self._end(request, park=True)

@@ -1,7 +1,7 @@
 """One vectorised sampler: logits of all rows in, one token a row out.
 
-In this order, each where a row asks for it: penalties (repetition, then presence and frequency),
-bias, bans; temperature; top-k, top-p and min-p, each over the whole distribution at that
+In this order, each where a row asks for it: what its guide allows; penalties (repetition, then
+presence and frequency), bias, bans; temperature; top-k, top-p and min-p, each over the whole distribution at that
 temperature; XTC over what they keep; the draw. Log-probabilities are the model's own, of the
 logits as they came.
 
@@ -14,7 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
+from bramley.worker.grammar import masks
 from bramley.worker.sampling.adjust import Adjustments
 from bramley.worker.sampling.changes import History, RowChanges
 from bramley.worker.sampling.draws import Draws
@@ -32,12 +35,14 @@ class RowRule:
         logprobs: alternatives wanted beside the token's own log-probability; -1 for neither.
         min_until: position before which none of ``blocked`` is drawn.
         blocked: ids.
+        is_guided: whether something tells at each step which ids may be drawn.
     """
 
     params: SamplingParams
     logprobs: int = -1
     min_until: int = 0
     blocked: frozenset[int] = frozenset()
+    is_guided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +72,13 @@ class RowSampler:
 
     Attributes:
         needs_history: whether some row's draw depends on the tokens before it.
+        is_guided: whether some row may draw certain ids only, as the tokens before it have it.
     """
 
     def __init__(self, rows: Sequence[RowRule]) -> None:
         self._rows = [row.params for row in rows]
         self.needs_history = any(params.needs_history for params in self._rows)
+        self.is_guided = any(row.is_guided for row in rows)
         self._drawn = [row for row, params in enumerate(self._rows) if not params.greedy]
         greedy = [row for row, params in enumerate(self._rows) if params.greedy]
         self._drawn_index, self._greedy_index = mx.array(self._drawn), mx.array(greedy)
@@ -92,6 +99,7 @@ class RowSampler:
         logits: mx.array,
         positions: Sequence[int],
         histories: Sequence[History] | None = None,
+        allowed: NDArray[np.uint32] | None = None,
     ) -> Sampled:
         """Choose the next token of each row.
 
@@ -100,15 +108,16 @@ class RowSampler:
             positions: of the tokens to be drawn.
             histories: prompt and output of each row, the lists themselves, to which only new
                 output is ever added; read where a row needs it.
+            allowed: packed masks (grammar/masks.py); None where every row may draw any id.
 
         Returns:
             All lazy.
         """
-        top = largest(logits)
+        changed = logits if allowed is None else masks.apply(logits, allowed)
+        top = largest(changed)
         broken = ~mx.isfinite(top[:, 0])
-        changed = logits
         if not self._adjustments.empty:
-            changed, top = self._adjustments.apply(logits, top, positions, histories)
+            changed, top = self._adjustments.apply(changed, top, positions, histories)
         tokens = self._choose(changed, top, positions)
         if not self._scored:
             return Sampled(tokens, broken)

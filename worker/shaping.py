@@ -1,0 +1,188 @@
+"""What shape a request's answers have: how their text is read, and what guides their tokens.
+
+Reading is on the event loop, a guide is the engine's, and compiling is beside both.
+"""
+
+from collections.abc import Sequence
+
+from bramley.common import together
+from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.worker.answer import Reading
+from bramley.worker.grammar.compiler import Compiled, Compiler
+from bramley.worker.grammar.constraint import to_lark
+from bramley.worker.grammar.guide import Guide, Reasoning
+from bramley.worker.grammar.vocabulary import Vocabulary
+from bramley.worker.reading import families
+from bramley.worker.reading.events import AnswerReader, PlainReader
+from bramley.worker.reading.families import Facts, Family
+from bramley.worker.reading.scanner import Scanner
+from bramley.worker.text.detokenizer import Detokenizer
+from bramley.worker.text.tokenizer import Tokenizer
+from bramley.worker.text.turns import tools_of
+
+TAIL_TOKENS = 512  # of a prompt, in which its last turn begins
+
+
+def family_of(tokenizer: Tokenizer) -> Family:
+    """Tell how a model writes, from its tokenizer as mlx-lm wraps it."""
+    wrapper, template = tokenizer.wrapper, tokenizer.wrapper.chat_template
+    parse = wrapper.tool_parser
+    return families.family_of(
+        Facts(
+            vocabulary=wrapper.get_vocab(),
+            special=[wrapper.convert_ids_to_tokens(number) for number in tokenizer.special_ids],
+            chat_template=template if isinstance(template, str) else "",
+            think_start=wrapper.think_start or "",
+            think_end=wrapper.think_end or "",
+            tool_parser=parse.__module__.rpartition(".")[2] if parse is not None else "",
+        )
+    )
+
+
+class Shaper:
+    """Of one model."""
+
+    def __init__(self, tokenizer: Tokenizer, family: Family, end_ids: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._family = family
+        self._format = families.tool_format(family)
+        self._end_ids = end_ids
+        self._vocabulary = Vocabulary(tokenizer)
+        self._compiler = Compiler(self._vocabulary)
+        ids = (tokenizer.token_id(marker) for marker in family.markers)
+        self._shown = frozenset(number for number in ids if number is not None)
+
+    def close(self) -> None:
+        """End the threads that compile."""
+        self._compiler.close()
+
+    def is_reasoning(self, request: generation_pb2.GenerateRequest, prompt: Sequence[int]) -> bool:
+        """Tell whether a chat's prompt ends inside reasoning."""
+        return self._reasons(request) and families.is_open(self._tail(prompt), self._family)
+
+    def forbidden(self, request: generation_pb2.GenerateRequest) -> Sequence[str]:
+        """List what an answer may not contain, beside its bad words: calls, if none may be."""
+        is_none = request.tool_choice.mode == types_pb2.ToolChoice.MODE_NONE
+        return [self._format.opens] if is_none and self._format is not None else []
+
+    async def compile(self, request: generation_pb2.GenerateRequest) -> Compiled | None:
+        """Compile what the content has to be.
+
+        Returns:
+            The grammar, None if content is free.
+
+        Raises:
+            InvalidRequest: names what cannot be kept to.
+            Overloaded: too much is being compiled.
+        """
+        if together.must_call(request):
+            return await self._compiler.compile(self._calls(request), "tools")
+        if not request.HasField("constraint"):
+            return None
+        if not together.shows_tools(request):
+            return await self._compiler.compile(request.constraint)
+        either = _EITHER.format(
+            before=self._before_content(),
+            content=to_lark(request.constraint),
+            calls=self._calls(request),
+        )
+        return await self._compiler.compile(either)
+
+    def reading(self, request: generation_pb2.GenerateRequest, *, is_reasoning: bool) -> Reading:
+        """Start reading an answer."""
+        detokenizer, reader = self._reader(request, is_reasoning=is_reasoning)
+        return Reading(detokenizer, reader, self._shown)
+
+    def guide(
+        self,
+        request: generation_pb2.GenerateRequest,
+        compiled: Compiled | None,
+        prompt: Sequence[int],
+        *,
+        is_reasoning: bool,
+    ) -> Guide | None:
+        """Make what one answer's tokens are drawn by; None if all are free."""
+        reasoning = None
+        if self._reasons(request):
+            reasoning = self._reasoning(request, prompt, is_reasoning=is_reasoning)
+        if compiled is None and (reasoning is None or reasoning.budget is None):
+            return None
+        stop_ids = frozenset(request.stop.token_ids)
+        end_ids = stop_ids if request.stop.ignore_eos else stop_ids | self._end_ids
+        return Guide(self._vocabulary, end_ids, compiled, reasoning)
+
+    def _reasons(self, request: generation_pb2.GenerateRequest) -> bool:
+        return request.WhichOneof("input") == "chat" and bool(self._family.start)
+
+    def _tail(self, prompt: Sequence[int]) -> str:
+        return self._tokenizer.decode(prompt[-TAIL_TOKENS:], skip_special_tokens=False)
+
+    def _reader(
+        self, request: generation_pb2.GenerateRequest, *, is_reasoning: bool
+    ) -> tuple[Detokenizer, AnswerReader]:
+        if request.WhichOneof("input") != "chat":
+            return self._tokenizer.detokenizer(), PlainReader()
+        tools = tools_of(request) if together.shows_tools(request) else ()
+        reader = families.reader(self._family, tools, is_open=is_reasoning)
+        return self._tokenizer.detokenizer(self._shown), reader
+
+    def _reasoning(
+        self,
+        request: generation_pb2.GenerateRequest,
+        prompt: Sequence[int],
+        *,
+        is_reasoning: bool,
+    ) -> Reasoning:
+        family, options = self._family, request.reasoning
+        # What stands before content, a grammar in which there may be calls has of its own.
+        is_content = request.HasField("constraint") and not together.shows_tools(request)
+        detokenizer, reader = self._reader(request, is_reasoning=is_reasoning)
+        first = families.before_content(self._tail(prompt), family) if is_content else ""
+        barred = self._tokenizer.token_id(self._format.opens) if self._format else None
+        return Reasoning(
+            detokenizer=detokenizer,
+            reader=reader,
+            is_open=is_reasoning,
+            end=family.end.encode(),
+            closing_ids=self._ids(family.closing),
+            budget=options.budget_tokens if options.HasField("budget_tokens") else None,
+            start_ids=self._ids(family.start),
+            first_ids=self._ids(first),
+            lead_ids=self._ids(family.lead if is_content else ""),
+            barred_ids=() if barred is None else (barred,),
+        )
+
+    def _ids(self, text: str) -> Sequence[int]:
+        return self._tokenizer.encode(text, special_tokens=False) if text else ()
+
+    def _calls(self, request: generation_pb2.GenerateRequest) -> str:
+        assert self._format is not None  # or intake.py would have refused the tools
+        name = request.tool_choice.name
+        tools = [tool for tool in tools_of(request) if name in {"", tool.name}]
+        many = not request.HasField("parallel_tool_calls") or request.parallel_tool_calls
+        return self._format.lark(tools, self._vocabulary.terminal, many=many and not name)
+
+    def _before_content(self) -> str:
+        """Write what may stand before content as the start of a rule."""
+        ways = {self._terminals(text) for text in (self._family.first, self._family.lead) if text}
+        return f"({' | '.join(sorted(ways))})? " if ways else ""
+
+    def _terminals(self, text: str) -> str:
+        parts: list[str] = []
+        scanner, marker = Scanner(sorted(self._family.markers)), None
+        said, marker, text = scanner.push(text)
+        while said or marker:
+            parts += [self._vocabulary.terminal(part) for part in (said, marker) if part]
+            said, marker, text = scanner.push(text) if marker else scanner.finish()
+        return " ".join(parts)
+
+
+# An answer that may be content as it has to be, or calls.
+_EITHER = """start: {before}content | calls
+content: %lark {{
+{content}
+}}
+calls: %lark {{
+{calls}
+}}
+"""
