@@ -4,8 +4,10 @@ Exit codes: 0, 1 if a phase failed for good, 2 for bad input or a machine that i
 """
 
 import argparse
+import math
 import secrets
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -19,12 +21,23 @@ from tokenizers import Tokenizer
 from bramley.bench.asking import model_folder
 from bramley.bench.serve import arms, phases, preflight, run
 from bramley.bench.serve.record import Run
-from bramley.bench.serve.workload import FULL, QUICK, Count, Sizes, four_characters_a_token
+from bramley.bench.serve.workload import (
+    FULL,
+    LANES_MAX,
+    QUICK,
+    Count,
+    Sizes,
+    four_characters_a_token,
+)
 from bramley.common.errors import BramleyError, InvalidRequest
 
 SMOLLM2 = "smollm2"
 MARGIN = 1024  # tokens of a context that a long prompt leaves to its answer, its frame and rounding
 NOT_FIT = 2
+PROMPTS = (
+    *("ttft_prompt", "context_prompt", "restart_prompt", "kill_prompt", "mixed_prompt"),
+    "aggregate_context",
+)
 SIZE_OPTIONS = {
     "context": "context_prompt",
     "aggregate_context": "aggregate_context",
@@ -55,7 +68,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--diagnostic", action="store_true", help="measure on any machine, and say so in the file"
     )
-    return parser.parse_args(arguments)
+    return parser.parse_args(
+        arguments, argparse.Namespace(command=["bramley", "bench", "serve", *arguments])
+    )
 
 
 def sizes_of(given: argparse.Namespace) -> Sizes:
@@ -67,6 +82,10 @@ def sizes_of(given: argparse.Namespace) -> Sizes:
     Raises:
         InvalidRequest: a number is none, or too small.
     """
+    if given.seeds < 1:
+        raise InvalidRequest("--seeds", "must be at least 1")
+    if not given.timeout > 0:
+        raise InvalidRequest("--timeout", "must be above 0")
     changes: dict[str, Any] = {
         field: value
         for option, field in SIZE_OPTIONS.items()
@@ -77,23 +96,28 @@ def sizes_of(given: argparse.Namespace) -> Sizes:
         if not all(count.isdecimal() and int(count) > 0 for count in counts):
             raise InvalidRequest("--streams", f"{given.streams!r} are no numbers of streams")
         changes["streams"] = tuple(map(int, counts))
-    for field, value in changes.items():
-        if field != "streams" and value < 0:
-            raise InvalidRequest("--" + field, "must not be negative")
+        if sum(changes["streams"]) > LANES_MAX:
+            raise InvalidRequest("--streams", f"are more than {LANES_MAX} in all")
+    for option, field in SIZE_OPTIONS.items():
+        if not 0 <= changes.get(field, 0) < math.inf:
+            raise InvalidRequest("--" + option.replace("_", "-"), "must not be negative")
     return msgspec.structs.replace(QUICK if given.quick else FULL, **changes)
 
 
 def within_context(sizes: Sizes, folder: Path | None) -> Sizes:
-    """Shorten the long prompt to what the model has room for."""
+    """Shorten prompts to what the model has room for."""
     if folder is None:
         return sizes
     config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, Any])
-    told = {**config, **config.get("text_config", {})}
+    told: dict[str, Any] = {**config, **(config.get("text_config") or {})}
     context = told.get("max_position_embeddings")
     if not isinstance(context, int):
         return sizes
     most = max(context - MARGIN, context // 2)
-    return msgspec.structs.replace(sizes, context_prompt=min(sizes.context_prompt, most))
+    # An agent's prompt grows with each turn.
+    bounds = dict.fromkeys(PROMPTS, most) | {"agent_prompt": most // 2}
+    fitting = {field: min(getattr(sizes, field), bound) for field, bound in bounds.items()}
+    return msgspec.structs.replace(sizes, **fitting)
 
 
 def chosen_phases(given: str | None) -> list[str]:
@@ -143,16 +167,29 @@ def found_model(name: str, kinds: Sequence[str]) -> Generator[Path | None]:
     yield folder
 
 
-def file_of(given: Path | None, seed: int, seeds: int) -> Path:
-    """Name a run's file: as given, with the seed in it where there are several."""
+def files_of(given: Path | None, seeds: Sequence[int]) -> dict[int, Path]:
+    """Name the runs' files: as given, with the seed in it where there are several.
+
+    Returns:
+        One for each seed.
+
+    Raises:
+        InvalidRequest: their folder is not there, which would show only after the first turn.
+    """
     path = given or Path(f"serve-{secrets.token_hex(4)}.json")
-    return path if seeds == 1 else path.with_name(f"{path.stem}-{seed}{path.suffix or '.json'}")
+    if not path.parent.is_dir():
+        raise InvalidRequest("--out", f"{path.parent} is no folder")
+    if len(seeds) == 1:
+        return {seeds[0]: path}
+    suffix = path.suffix or ".json"
+    return {seed: path.with_name(f"{path.stem}-{seed}{suffix}") for seed in seeds}
 
 
 def measure(given: argparse.Namespace) -> int:
     """Measure all seeds; return the exit code."""
     kinds, names = given.arms.split(","), chosen_phases(given.phases)
     sizes, failed = sizes_of(given), False
+    files = files_of(given.out, range(given.seed, given.seed + given.seeds))
     for kind in kinds:
         arms.check(kind)
     checks = preflight.judge(preflight.look())
@@ -174,9 +211,11 @@ def measure(given: argparse.Namespace) -> int:
             count=count,
             counted_by=counted_by,
             timeout_s=given.timeout,
+            command=given.command,
         )
-        for seed in range(given.seed, given.seed + given.seeds):
-            out = file_of(given.out, seed, given.seeds)
+        for seed, out in files.items():
+            if seed != given.seed:
+                checks = preflight.again()
             told = run.measure(plan, seed, checks, out, diagnostic=given.diagnostic)
             failed |= tell(told, out)
     return int(failed)
@@ -195,13 +234,17 @@ def tell(told: Run, out: Path) -> bool:
 
 def main() -> int:
     """Measure and print; return the exit code."""
-    # So that servers are stopped as after an interruption.
-    signal.signal(signal.SIGTERM, _leave)
+    # So that servers are stopped as after an interruption; a terminal that closes hangs up.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
     try:
         return measure(parse(sys.argv[1:]))
     except BramleyError as error:
         print(error.message, file=sys.stderr)
         return NOT_FIT if isinstance(error, InvalidRequest) else 1
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(error, file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

@@ -8,10 +8,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -296,9 +297,7 @@ class Elsewhere:
     is_ours = False
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InvalidRequest("--arms", f"{url!r} is no address of an HTTP server")
+        parts = _address(url)
         self.kind = URL
         self.command: list[str] = []
         self.settings: dict[str, Any] = {}
@@ -332,6 +331,14 @@ class Elsewhere:
     def memory(self, shared: bool) -> memory.Used:
         """See ``Server``."""
         return memory.Used()
+
+
+def _address(url: str) -> SplitResult:
+    with suppress(ValueError):  # a port that is no number
+        parts = urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+            return parts
+    raise InvalidRequest("--arms", f"{url!r} is no address of an HTTP server")
 
 
 class _Named(msgspec.Struct):

@@ -10,9 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
-from bramley.bench.serve.record import Arm, Request, Run, Sample
+from bramley.bench.serve.record import LEFT, Arm, Request, Run, Sample
 
 MACHINE_FACTS = ("cpu", "accelerator", "cores", "threads", "ram_bytes", "os")
 
@@ -21,29 +20,31 @@ class Rule(enum.StrEnum):
     """What must be the same before two samples of a metric are divided."""
 
     ANSWERS = "the same requests, counts and answers"
-    REQUESTS = "the same requests"  # of streams that are left once enough was seen; of caches
-    NOTHING = "no requests"  # memory, and times of starting, have no text that could be the same
+    STREAMS = "the same requests, and the same answers as far as both were read"
+    REQUESTS = "the same requests"  # what a cache had is what is compared
+    PHASES = "phases that both went through"  # memory
+    NOTHING = "no requests"  # times of starting have no text that could be the same
 
 
 # Of all other metrics the answers must be the same.
 RULES = {
     "ready": Rule.NOTHING,
-    "cold_start": Rule.NOTHING,
+    "cold_start": Rule.REQUESTS,
     "restart_ready": Rule.NOTHING,
     "restart_cached": Rule.REQUESTS,
     "kill_served_again": Rule.NOTHING,
     "kill_cached": Rule.REQUESTS,
-    "mixed_itl_p50": Rule.REQUESTS,
-    "mixed_itl_p99": Rule.REQUESTS,
-    "mixed_gap": Rule.REQUESTS,
-    "mixed_kept": Rule.REQUESTS,
+    "mixed_itl_p50": Rule.STREAMS,
+    "mixed_itl_p99": Rule.STREAMS,
+    "mixed_gap": Rule.STREAMS,
+    "mixed_kept": Rule.STREAMS,
     "agent_cached": Rule.REQUESTS,
     "memory_idle_rss": Rule.NOTHING,
     "memory_idle_pss": Rule.NOTHING,
-    "memory_peak_rss": Rule.NOTHING,
-    "memory_peak_pss": Rule.NOTHING,
-    "memory_phase_rss@": Rule.NOTHING,
-    "memory_model": Rule.NOTHING,
+    "memory_peak_rss": Rule.PHASES,
+    "memory_peak_pss": Rule.PHASES,
+    "memory_phase_rss@": Rule.PHASES,
+    "memory_model": Rule.PHASES,
 }
 
 
@@ -55,10 +56,17 @@ def rule(metric: str) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On which two samples are compared: the rule, and the slack of cached tokens."""
+    """On which two samples are compared.
+
+    Attributes:
+        must: be the same.
+        slack: tokens by which the cached ones of two requests may differ.
+        shared: cached tokens of a prompt that is new all the same: all prompts begin with them.
+    """
 
     must: Rule
     slack: int = 0
+    shared: int = 0
 
 
 class Why(enum.StrEnum):
@@ -70,6 +78,7 @@ class Why(enum.StrEnum):
     VALUE = "a value has no ratio"
     NO_REQUEST = "rests on no request"
     ERROR = "a request failed"
+    PHASE = "a phase failed"
     PLACE = "places of requests differ"
     REQUEST = "requests differ"
     PROMPT = "prompt tokens differ"
@@ -119,26 +128,25 @@ def ratios(
         theirs: below.
         metric: of the samples.
         must: be the same; without it, what `rule` says of the metric.
-        slack: tokens by which the cached ones of a request may differ. A server that shares the
-            first words of a chat template has a few where one that shares blocks has none.
+        slack: tokens by which the cached ones of a request may differ, beside those that all
+            prompts of the runs begin with: of a prompt that is new a server has these, or none.
 
     Returns:
         One ratio a pair; or, if anything differs anywhere, each kind of difference once.
     """
     if different := list(_runs_differ(ours.run, theirs.run)):
         return different
-    must = must or rule(metric)
+    terms = Terms(must or rule(metric), slack, _shared(ours.run, theirs.run))
     mine, others = ours.samples(metric), theirs.samples(metric)
     if reason := _samples_differ(ours, theirs, metric):
+        return [reason]
+    if terms.must is Rule.PHASES and (reason := _phase_failed(ours, theirs, metric)):
         return [reason]
     pairs = list(zip(mine, others, strict=True))
     found = [
         reason
         for a, b in pairs
-        if (
-            reason := _values_differ(a, b)
-            or _work_differs(ours, theirs, (a, b), Terms(must, slack))
-        )
+        if (reason := _values_differ(a, b) or _work_differs(ours, theirs, (a, b), terms))
     ]
     if found:
         return _each_once(found, len(pairs))
@@ -191,6 +199,20 @@ def _samples_differ(ours: Side, theirs: Side, metric: str) -> Reason | None:
     return None
 
 
+def _shared(*runs: Run) -> int:
+    return min(run.shared_tokens or 0 for run in runs)
+
+
+def _phase_failed(ours: Side, theirs: Side, metric: str) -> Reason | None:
+    """Who gave up a phase has not done its work, and took less for it."""
+    _, _, phase = metric.partition("@")
+    for side in (ours, theirs):
+        for failure in side.arm.failures:
+            if failure.is_final and phase in {"", failure.phase}:
+                return Reason(Why.PHASE, f"{side.arm.name} failed at {failure.phase}")
+    return None
+
+
 def _values_differ(ours: Sample, theirs: Sample) -> Reason | None:
     if ours.unit != theirs.unit:
         return Reason(Why.UNIT, f"one sample is in {ours.unit}, one in {theirs.unit}")
@@ -203,14 +225,12 @@ def _values_differ(ours: Sample, theirs: Sample) -> Reason | None:
 def _work_differs(
     ours: Side, theirs: Side, pair: tuple[Sample, Sample], terms: Terms
 ) -> Reason | None:
-    if terms.must is Rule.NOTHING:
+    if terms.must in {Rule.NOTHING, Rule.PHASES}:
         return None
     mine, others = ours.requests(pair[0]), theirs.requests(pair[1])
     if not mine or not others:
         return Reason(Why.NO_REQUEST, "a sample names no request that it rests on")
-    if (
-        terms.must is Rule.REQUESTS
-    ):  # until they are left, streams ask once more: some more than others
+    if terms.must is Rule.STREAMS:  # until they are left they ask once more: some more than others
         mine, others = _in_both(mine, others), _in_both(others, mine)
     if len(mine) != len(others) or not mine:
         words = f"a sample rests on {len(mine)} requests, its pair on {len(others)}"
@@ -252,11 +272,17 @@ _ASKED = (
     _Fact(Why.REQUEST, "what was asked", lambda one: one.sha256, is_told=False),
     _Fact(Why.PROMPT, "the number of prompt tokens", lambda one: one.prompt_tokens),
 )
-_ANSWERED = (
-    _Fact(Why.CACHED, "the number of cached tokens", _cached),
-    _Fact(Why.COMPLETION, "the number of answered tokens", lambda one: one.completion_tokens),
-    _Fact(Why.FINISH, "why the answer ended", lambda one: one.finish),
-)
+_CACHED = _Fact(Why.CACHED, "the number of cached tokens", _cached)
+_FACTS = {
+    Rule.REQUESTS: _ASKED,
+    Rule.STREAMS: (*_ASKED, _CACHED),
+    Rule.ANSWERS: (
+        *_ASKED,
+        _CACHED,
+        _Fact(Why.COMPLETION, "the number of answered tokens", lambda one: one.completion_tokens),
+        _Fact(Why.FINISH, "why the answer ended", lambda one: one.finish),
+    ),
+}
 
 
 def mismatch(ours: Request, theirs: Request, terms: Terms, names: tuple[str, str]) -> Reason | None:
@@ -274,32 +300,39 @@ def mismatch(ours: Request, theirs: Request, terms: Terms, names: tuple[str, str
     for request, name in zip((ours, theirs), names, strict=True):
         if request.error is not None:
             return Reason(Why.ERROR, f"a request of {name} failed")
-    for fact in _ASKED if terms.must is Rule.REQUESTS else chain(_ASKED, _ANSWERED):
+    for fact in _FACTS[terms.must]:
         told = fact.of(ours), fact.of(theirs)
-        if None in told and terms.must is Rule.REQUESTS:
+        if None in told and terms.must is not Rule.ANSWERS:
             continue  # who left an answer was not told
         for value, name in zip(told, names, strict=True):
             if value is None:
                 return Reason(Why.UNTOLD, f"{name} does not tell {fact.name}")
-        if fact.kind is Why.CACHED and _are_near(told, terms.slack):
+        if fact.kind is Why.CACHED and _are_near(told, terms):
             continue
         if told[0] != told[1]:
             return Reason(fact.kind, fact.tell(told))
-    return answer_differs(ours, theirs) if terms.must is Rule.ANSWERS else None
-
-
-def _are_near(told: tuple[str | int | None, str | int | None], slack: int) -> bool:
-    ours, theirs = told
-    return isinstance(ours, int) and isinstance(theirs, int) and abs(ours - theirs) <= slack
-
-
-def answer_differs(ours: Request, theirs: Request) -> Reason | None:
-    """Find where two answers' texts part."""
-    if ours.text == theirs.text:
+    if terms.must is Rule.REQUESTS:
         return None
+    is_left = terms.must is Rule.STREAMS and LEFT in {ours.finish, theirs.finish}
+    return answer_differs(ours, theirs, as_far_as_read=is_left)
+
+
+def _are_near(told: tuple[str | int | None, str | int | None], terms: Terms) -> bool:
+    ours, theirs = told
+    if not (isinstance(ours, int) and isinstance(theirs, int)):
+        return False
+    return abs(ours - theirs) <= terms.slack or max(ours, theirs) <= terms.shared
+
+
+def answer_differs(
+    ours: Request, theirs: Request, *, as_far_as_read: bool = False
+) -> Reason | None:
+    """Find where two answers' texts part; that one goes on may not count."""
     alike = zip(ours.text, theirs.text, strict=False)
     shorter = min(len(ours.text), len(theirs.text))
     at = next((place for place, (a, b) in enumerate(alike) if a != b), shorter)
+    if at == shorter and (as_far_as_read or len(ours.text) == len(theirs.text)):
+        return None
     return Reason(Why.TEXT, f"the answers differ from character {at} on")
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bramley.bench.serve.record import Event, Request
+from bramley.bench.serve.record import LEFT, Event, Request
 from bramley.bench.serve.workload import GREEDY, Asked
 from bramley.client import Client
 from bramley.client.events import Delta, Finished, Started
@@ -22,7 +22,6 @@ from bramley.common.errors import BramleyError
 
 Clock = Callable[[], float]
 GoOn = Callable[[Event], bool]  # told each event; False leaves the answer
-LEFT = "left"  # how an answer ended that the client left
 ERROR_CHARACTERS = 300
 # Ours, in the words that all others use.
 _REASONS = {"stop_sequence": "stop", "grammar_complete": "stop"}

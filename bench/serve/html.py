@@ -5,6 +5,7 @@ without such rules sees the baseline of the report. No colour means anything alo
 a sign and a word, each curve its dashes.
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -414,7 +415,7 @@ def _arms(arms: Sequence[ArmFacts]) -> Markup:
     rows: list[list[object]] = [
         [
             *(arm.name, arm.kind),
-            tag("code", " ".join(arm.command)) if arm.command else "ran already",
+            tag("code", shlex.join(arm.command)) if arm.command else "ran already",
             *(arm.blas or "unknown", wording.facts(arm.versions)),
             wording.facts(arm.settings) or "defaults",
             wording.NONE if arm.stability is None else f"{arm.stability:.3f}",

@@ -1,5 +1,6 @@
 """The report in Markdown: where its figures come from, then figures, then what failed."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bramley.bench.serve import wording
@@ -13,15 +14,15 @@ _SPECIAL = str.maketrans(
 _HOW = """\
 What `bramley bench serve` measured: whole servers, each asked the same requests over its own
 protocol, in turns (`A B B A`), on one machine. A ratio stands only where both sides did the same
-work: the same requests and counts, the same cached tokens, the same greedy answers. Everywhere else
-both figures stand alone, with the reason. A ratio is the geometric mean over seeds of the median
+work: the same requests and counts, the same cached tokens (a chat template's head, with which all
+prompts begin, counts as none), the same greedy answers. Everywhere else both figures stand alone,
+with the reason. A ratio is the geometric mean over seeds of the median
 ratio of a seed's pairs; its interval is of a block bootstrap over the seeds (20,000 resamples of
 the mean log ratio, 95 %), and fewer than five seeds have none. To add a run:
 
 ```sh
 bramley bench serve --arms bramley,mlx_lm.server --seeds 5 --out run.json
-bramley bench report run-*.json --summary docs/performance/NAME.json \\
-    --made-by 'bramley bench serve --arms bramley,mlx_lm.server --seeds 5 --out run.json'
+bramley bench report run-*.json --summary docs/performance/NAME.json
 make docs
 ```
 
@@ -160,7 +161,7 @@ def _run_row(run: RunFacts) -> Sequence[str]:
 def _arm_row(arm: ArmFacts) -> Sequence[str]:
     return (
         *(escaped(arm.name), escaped(arm.kind)),
-        code(" ".join(arm.command)) if arm.command else "ran already",
+        code(shlex.join(arm.command)) if arm.command else "ran already",
         *(escaped(arm.blas) or "unknown", escaped(wording.facts(arm.versions))),
         escaped(wording.facts(arm.settings)) or "defaults",
         wording.NONE if arm.stability is None else f"{arm.stability:.3f}",

@@ -14,6 +14,7 @@ from bramley.common.errors import InvalidRequest
 
 SCHEMA = 1
 Mode = Literal["measurement", "diagnostic"]
+LEFT = "left"  # ``Request.finish`` of an answer that was not read on
 
 
 class Event(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +38,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "any", and None is of one that tells nothing.
         counted_by: who counted the answer's tokens: the server's "ids" in each event, its
             "usage" at the end, or nobody: "events", one each.
-        finish: the server's own word, or None if the answer did not end well.
+        finish: the server's own word, or LEFT, or None if the answer did not end well.
         error: why it did not, in the server's words or the client's.
         retries: how often the same request was refused before this.
     """
@@ -165,10 +166,14 @@ class Run(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         schema: of this file.
         started: RFC 3339.
         mode: "diagnostic" where the machine was not fit for measuring, or nobody asked whether.
+        command: that measured.
         machine: key to fact: cpu, cores, ram_bytes, os, python, and versions of packages.
         source: that measured.
         workload: its sizes.
         order: names of arms in the order of their turns.
+        asked: what was asked of any arm, by its ``sha256``.
+        shared_tokens: that two prompts of different beginnings have in common at most: so many
+            may be cached of one that is new; None where that is not known.
         is_complete: whether it came to its end.
     """
 
@@ -176,6 +181,7 @@ class Run(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     id: str
     seed: int
     started: str
+    command: list[str] = []
     mode: Mode
     preflight: Preflight
     machine: dict[str, Any]
@@ -184,6 +190,8 @@ class Run(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     workload: dict[str, Any]
     order: list[str]
     arms: list[Arm] = []
+    asked: dict[str, dict[str, Any]] = {}
+    shared_tokens: int | None = None
     is_complete: bool = False
 
 

@@ -5,7 +5,6 @@ the report is printed in Markdown. Give runs of five seeds or more to have inter
 """
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,24 +29,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=int,
         default=0,
         metavar="TOKENS",
-        help="by which cached tokens of two requests may differ for a ratio, such as the first "
-        "words of a chat template, which some servers share and others do not; the report says so",
-    )
-    parser.add_argument(
-        "--made-by",
-        action="append",
-        default=[],
-        metavar="COMMAND",
-        help="that made the runs, for the report to tell",
+        help="by which cached tokens of two requests may differ for a ratio, beside a chat "
+        "template's head, which the runs know; the report says so",
     )
     return parser.parse_args(arguments)
 
 
-def write(arguments: argparse.Namespace, command: str) -> None:
+def write(arguments: argparse.Namespace, command: Sequence[str]) -> None:
     """Read the runs and write what was asked for."""
     runs = [record.load(path) for path in arguments.runs]
-    commands = [*arguments.made_by, command]
-    told = summary.summarise(runs, arguments.baseline, commands, arguments.cached_slack)
+    told = summary.summarise(runs, arguments.baseline, command, arguments.cached_slack)
     if arguments.html:
         arguments.html.write_text(html.page(runs, told))
     if arguments.summary:
@@ -62,7 +53,7 @@ def main(given: Sequence[str]) -> int:
     """Do it; return the exit code."""
     arguments = parse(given)
     try:
-        write(arguments, shlex.join(["bramley", "bench", "report", *given]))
+        write(arguments, ["bramley", "bench", "report", *given])
     except (InvalidRequest, OSError) as error:
         say(str(error))
         return 2

@@ -8,17 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
 
 from bramley.bench.cluster import Failed
-from bramley.bench.serve import arithmetic, arms, dialects, machine, phases
+from bramley.bench.serve import arithmetic, arms, dialects, head, machine, phases
 from bramley.bench.serve.arms import Server
 from bramley.bench.serve.memory import MemoryWatch, Used
 from bramley.bench.serve.record import Arm, Check, Failure, Mode, Preflight, Run, save
 from bramley.bench.serve.turn import Turn
-from bramley.bench.serve.workload import WARM_UP, Count, Sizes, Workload
+from bramley.bench.serve.workload import Count, Sizes, Workload
 from bramley.common.errors import BramleyError
 
 
@@ -33,6 +34,7 @@ class Plan:
         phases: by name.
         counted_by: how prompts' tokens are counted, in words.
         timeout_s: of an answer.
+        command: that is obeyed.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Plan:
     count: Count
     counted_by: str
     timeout_s: float
+    command: Sequence[str] = ()
 
 
 class Progress:
@@ -86,8 +89,13 @@ def measure(plan: Plan, seed: int, checks: list[Check], out: Path, *, diagnostic
         turn = Turn(servers[place], run.arms[place], workload, now, had[place])
         had[place] += 1
         progress.turn(turn.arm.name)
-        _take(turn, plan.phases, progress)
-        save(run, out)
+        try:
+            _take(turn, plan.phases, progress)
+        finally:  # an interruption leaves what there is
+            run.asked = _asked(run, workload)
+            save(run, out)
+    if plan.model is not None:
+        run.shared_tokens = head.shared_tokens(plan.model, run.asked.values())
     run.source.end = machine.hash_of(machine.ROOT)
     run.is_complete = True
     save(run, out)
@@ -102,6 +110,7 @@ def _begin(
         id=secrets.token_hex(8),
         seed=seed,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=list(plan.command),
         mode=mode,
         preflight=Preflight(checks=checks),
         machine=machine.facts(),
@@ -111,12 +120,15 @@ def _begin(
             **msgspec.to_builtins(plan.sizes),
             "phases": list(plan.phases),
             "counted_by": plan.counted_by,
-            # What the first prompt has more than this is the chat template's.
-            "warm_up_tokens": plan.count(WARM_UP),
             "timeout_s": plan.timeout_s,
         },
         order=[],
     )
+
+
+def _asked(run: Run, workload: Workload) -> dict[str, dict[str, Any]]:
+    hashes = {request.sha256 for arm in run.arms for request in arm.requests}
+    return {sha256: told for sha256, told in list(workload.made.items()) if sha256 in hashes}
 
 
 def _arm(server: Server) -> Arm:
@@ -129,6 +141,7 @@ def _arm(server: Server) -> Arm:
         command=[],
         versions=machine.versions(server.packages),
         blas=blas,
+        settings=server.settings,
     )
 
 
@@ -137,9 +150,11 @@ def _take(turn: Turn, names: Sequence[str], progress: Progress) -> None:
     arm, server = turn.arm, turn.server
     started_s, busy = turn.now(), Busy()
     try:
-        server.start()
+        try:
+            server.start()
+        finally:
+            arm.command, arm.settings = server.command, server.settings
         turn.ready_s = turn.now() - started_s if server.is_ours else None
-        arm.command, arm.settings = server.command, server.settings
         watch = MemoryWatch(server.memory)
         try:
             _note_idle(turn, watch.mark())

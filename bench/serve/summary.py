@@ -4,21 +4,24 @@ Everything that a page shows of figures is decided here; pages only say it.
 """
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 import msgspec
 
+from bramley.bench.figures import BUSY_SHARE
 from bramley.bench.serve.columns import Against, Column, Parity, Spread, against, columns, parity
 from bramley.bench.serve.compare import Rule, Why, rule
 from bramley.bench.serve.goals import PEER, Goal, goals, in_unit
 from bramley.bench.serve.metrics import METRICS, Better, Metric
-from bramley.bench.serve.record import Run
+from bramley.bench.serve.record import LEFT, Run
 from bramley.common.errors import InvalidRequest
 
 SUMMARY_SCHEMA = 1
+STABLE = 1.15  # largest decode sample over the smallest, of an arm that can be believed
 Status = Literal["ok", "slow", "suppressed", "failed", "not applicable", "not measured"]
 WORDS: dict[Status, str] = {
     "ok": "ok",
@@ -28,9 +31,13 @@ WORDS: dict[Status, str] = {
     "not applicable": "not applicable",
     "not measured": "not measured",
 }
-LEFT = "left"  # how a stream ended that was not read on
-# Folders of the machine say nothing to others: of a path only its last part is kept.
-_FOLDERS = re.compile(r"(?<![\w:/.~-])~?/(?:[^/\s\"'=,]+/)+")
+# Folders of the machine say nothing to others: of a path only its last part is kept. Within
+# quotation marks a path may have spaces.
+_FOLDERS = re.compile(
+    r"(?<=')~?/[^'\n]*/(?=[^'/\n]+')"
+    r'|(?<=")~?/[^"\n]*/(?=[^"/\n]+")'
+    r"|(?<![\w:/.~-])~?/(?:[^/\s\"'=,]+/)+"
+)
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,6 +110,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of one run: on what, of what, and how sound it is.
 
     Attributes:
+        shared_tokens: that all prompts begin with; None where that is not known.
         flaws: whatever speaks against its figures.
     """
 
@@ -117,6 +125,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     config_sha256: str
     workload: dict[str, Any]
     order: list[str]
+    shared_tokens: int | None = None
     checks: list[str]
     flaws: list[str]
 
@@ -138,7 +147,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def summarise(
     runs: Sequence[Run],
     baseline: str | None = None,
-    commands: Sequence[str] = (),
+    command: Sequence[str] = (),
     slack: int = 0,
 ) -> Summary:
     """Sum up runs.
@@ -146,7 +155,7 @@ def summarise(
     Args:
         runs: one at least; one that is there twice counts once.
         baseline: name of the column that ratios are of; without it `mlx_lm.server`, or the first.
-        commands: that made the runs and the summary.
+        command: that makes the summary; the runs have theirs.
         slack: tokens by which the cached ones of two requests may differ.
 
     Returns:
@@ -161,7 +170,9 @@ def summarise(
     base = _baseline(found, baseline)
     reached = goals(found, slack)
     return Summary(
-        commands=[without_folders(command) for command in commands],
+        commands=list(
+            dict.fromkeys(_shell(words) for words in (*(run.command for run in runs), command))
+        ),
         baseline=base.name,
         slack=slack,
         runs=[_run_facts(run) for run in {run.id: run for run in runs}.values()],
@@ -292,7 +303,7 @@ def _arm_facts(column: Column) -> ArmFacts:
     return ArmFacts(
         name=column.name,
         kind=first.kind,
-        command=[without_folders(word) for word in first.command],
+        command=[_bare(word) for word in first.command],
         versions=first.versions,
         blas=without_folders(first.blas),
         settings={
@@ -335,6 +346,12 @@ def _run_facts(run: Run) -> RunFacts:
         flaws.append("the sources changed while it ran")
     if not run.source.is_clean:
         flaws.append("the sources are no commit's")
+    for arm in run.arms:
+        if (others := max(arm.others, default=0.0)) > BUSY_SHARE:
+            flaws.append(f"others had {others:.0%} of the machine in a turn of {arm.name}")
+        if (apart := arm.stability or 1.0) > STABLE:
+            words = f"the largest decode sample of {arm.name} is {apart:.2f} times the smallest"
+            flaws.append(f"{words}, wanted <= {STABLE}")
     return RunFacts(
         id=run.id,
         seed=run.seed,
@@ -347,6 +364,7 @@ def _run_facts(run: Run) -> RunFacts:
         config_sha256=run.model.config_sha256,
         workload=run.workload,
         order=run.order,
+        shared_tokens=run.shared_tokens,
         checks=[f"{check.name} {check.value} ({check.limit})" for check in run.preflight.checks],
         flaws=flaws,
     )
@@ -355,6 +373,17 @@ def _run_facts(run: Run) -> RunFacts:
 def without_folders(text: str) -> str:
     """Leave of each path in a text only its last part."""
     return _FOLDERS.sub("", text)
+
+
+def _bare(word: str) -> str:
+    """Leave of a word that is a path, with whatever spaces in it, only its last part."""
+    option, is_given, path = word.partition("=") if word.startswith("--") else ("", "", word)
+    is_path = path.startswith(("/", "~/"))
+    return f"{option}{is_given}{PurePath(path).name}" if is_path else without_folders(word)
+
+
+def _shell(words: Iterable[str]) -> str:
+    return shlex.join(map(_bare, words))
 
 
 def save(summary: Summary, path: Path) -> None:

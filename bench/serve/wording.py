@@ -106,6 +106,8 @@ def terms(told: Summary) -> str:
     """Say on which terms there are ratios, beyond the rules; empty if there is nothing to add."""
     cells = (cell for line in told.lines for cell in line.cells if cell.against)
     parts = list(dict.fromkeys(cell.against.unsure for cell in cells if cell.against))
+    if heads := [run.shared_tokens for run in told.runs if run.shared_tokens]:
+        parts.append(f"up to {max(heads)} cached tokens count as none: all prompts begin with them")
     if told.slack:
         parts.append(f"cached tokens may differ by up to {told.slack}")
     said = "; ".join(filter(None, parts))

@@ -96,10 +96,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     session: str = ""
 
     @property
+    def canonical(self) -> dict[str, Any]:
+        """What is asked, without its place in the run."""
+        return {"messages": list(self.messages), "max_tokens": self.max_tokens, **GREEDY}
+
+    @property
     def sha256(self) -> str:
-        """Of what is asked, without its place in the run."""
-        canonical = {"messages": self.messages, "max_tokens": self.max_tokens, **GREEDY}
-        line = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        """Of what is asked."""
+        told = self.canonical
+        line = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(line.encode()).hexdigest()
 
 
@@ -153,6 +158,9 @@ class Workload:
         seed: of the run.
         sizes: how much is asked.
         count: tells how many tokens a text has.
+
+    Attributes:
+        made: all that was made so far, by its ``sha256``.
     """
 
     def __init__(self, seed: int, sizes: Sizes, count: Count) -> None:
@@ -160,6 +168,7 @@ class Workload:
         self.sizes = sizes
         self._count = count
         self._counted: dict[str, int] = {}
+        self.made: dict[str, dict[str, Any]] = {}
 
     def place(self, phase: str, attempt: int, turn: int) -> "Place":
         """Make the requests of one attempt at a phase, in one of an arm's turns."""
@@ -246,7 +255,7 @@ class Place:
     def _asked(self, messages: Sequence[Message], max_tokens: int) -> Asked:
         index = self._next
         self._next += 1
-        return Asked(
+        asked = Asked(
             phase=self._phase,
             attempt=self._attempt,
             index=index,
@@ -254,6 +263,8 @@ class Place:
             messages=tuple(messages),
             max_tokens=max_tokens,
         )
+        self._workload.made[asked.sha256] = asked.canonical
+        return asked
 
 
 def _sentence(draw: Random) -> str:

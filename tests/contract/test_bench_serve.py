@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import override
 
 from bramley.bench.serve import __main__ as command
-from bramley.bench.serve import preflight, record
+from bramley.bench.serve import phases, preflight, record
 from bramley.bench.serve.arms import Elsewhere
 from bramley.bench.serve.dialects import Clock, GoOn, to_the_end
 from bramley.bench.serve.metrics import METRICS, metric
@@ -282,6 +282,11 @@ def test_a_run_of_two_servers_asks_both_the_same_in_turns(tmp_path: Path) -> Non
         assert (saved.seed, saved.mode, saved.is_complete) == (7, "diagnostic", True)
         assert saved.preflight.checks
         assert saved.source.end
+        assert saved.command[:3] == ["bramley", "bench", "serve"]
+        assert saved.command[-2:] == ["--seed", "7"]
+        assert {"--arms", urls} <= set(saved.command)
+        assert saved.asked.keys() == {*hashes(saved, 0)}
+        assert saved.asked[hashes(saved, 0)[1]]["messages"] == one.heard[1].body["messages"]
         assert hashes(saved, 0) == hashes(saved, 1)
         assert {sample.turn for sample in saved.arms[0].samples} == {0, 1}
         asked = [[heard.body["messages"] for heard in each.heard] for each in (one, other)]
@@ -339,6 +344,23 @@ def test_several_seeds_are_a_file_each_and_ask_other_things(tmp_path: Path) -> N
         for saved in runs
     ]
     assert not decoded[0] & decoded[1]
+
+
+def test_an_interruption_leaves_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with scripted_server(Script()) as server:
+        arms = f"url={server.url}"
+        monkeypatch.setitem(phases.PHASES, "decode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, "--arms", arms, "--phases", "decode")
+    saved = record.load(tmp_path / "run.json")
+    assert [request.phase for request in saved.arms[0].requests] == ["warm-up"]
+    assert saved.asked.keys() == {*hashes(saved, 0)}
+    assert not saved.is_complete
 
 
 def test_the_command_line_passes_everything_on() -> None:

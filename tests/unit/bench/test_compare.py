@@ -7,7 +7,7 @@ import pytest
 
 from bramley.bench.serve.compare import RULES, Reason, Rule, Side, Why, ratios, rule
 from bramley.bench.serve.metrics import METRICS
-from bramley.bench.serve.record import Arm, Model, Request, Run, Sample
+from bramley.bench.serve.record import LEFT, Arm, Model, Request, Run, Sample
 from support.runs import OURS, PEER, ArmBuilder, run
 
 METRIC = "decode"
@@ -182,15 +182,73 @@ def test_of_streams_that_ask_until_they_are_left_those_that_both_asked_count() -
     ours, theirs = arms()
     for arm, rests in ((ours.arm, [0, 1]), (theirs.arm, [0])):
         arm.samples = [Sample(metric=METRIC, unit="tok/s", value=4.0, requests=rests)]
-    assert compared(run(ours, theirs), must=Rule.REQUESTS) == [1.0]
+    assert compared(run(ours, theirs), must=Rule.STREAMS) == [1.0]
     (reason,) = compared(run(ours, theirs))
     assert reason.kind is Why.PLACE
 
 
-def test_of_a_stream_that_was_left_the_prompt_need_not_be_told() -> None:
+def left(text: str) -> Run:
+    """A run in which our first answer was read so far."""
     made = run(*arms())
-    made.arms[0].requests[0].prompt_tokens = None
-    assert compared(made, must=Rule.REQUESTS) == [2.0, 1.5]
+    ours = made.arms[0].requests[0]
+    ours.prompt_tokens = ours.completion_tokens = ours.cached_tokens = None
+    ours.finish, ours.text = LEFT, text
+    return made
+
+
+def test_of_a_stream_that_was_left_counts_need_not_be_told() -> None:
+    assert compared(left("The answer"), must=Rule.STREAMS) == [2.0, 1.5]
+
+
+def test_streams_must_answer_alike_as_far_as_both_were_read() -> None:
+    (reason,) = compared(left("The ants"), must=Rule.STREAMS)
+    assert reason.kind is Why.TEXT
+    ended = left("The answer")
+    ended.arms[0].requests[0].finish = "length"
+    assert [one.kind for one in compared(ended, must=Rule.STREAMS)] == [Why.TEXT]
+
+
+@pytest.mark.parametrize(
+    ("cached", "shared", "is_divided"),
+    [
+        ((0, 24), 24, True),
+        ((24, 25), 25, True),
+        ((0, 25), 24, False),
+        ((0, 24), None, False),
+        ((512, 536), 24, False),  # of a prompt that both had, one had more
+        ((0, 599), 24, False),
+    ],
+)
+def test_a_head_that_all_prompts_share_is_no_cache_but_what_is_more_is(
+    cached: tuple[int, int], shared: int | None, is_divided: bool
+) -> None:
+    made = run(*arms(), shared_tokens=shared)
+    for arm, tokens in zip(made.arms, cached, strict=True):
+        for one in arm.requests:
+            one.cached_tokens = {"any": tokens}
+    assert (compared(made) == [2.0, 1.5]) is is_divided
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("metric", "phase", "is_divided"),
+    [
+        ("memory_peak_rss", "context", False),
+        ("memory_phase_rss@context", "context", False),
+        ("memory_phase_rss@context", "kill", True),
+        ("memory_idle_rss", "context", True),
+    ],
+)
+def test_memory_of_a_server_that_gave_up_is_not_divided(
+    metric: str, phase: str, is_divided: bool, side: int
+) -> None:
+    sides = (ArmBuilder(OURS).also(metric, "bytes", 2.0), ArmBuilder(PEER).also(metric, "bytes", 4))
+    sides[side].fail(phase, "no memory")
+    made = run(*sides)
+    found = ratios(Side(made, made.arms[0]), Side(made, made.arms[1]), metric)
+    assert (found == [0.5]) is is_divided
+    if not is_divided:
+        assert [one.kind for one in found if isinstance(one, Reason)] == [Why.PHASE]
 
 
 def test_what_holds_no_text_is_divided_without_it() -> None:
@@ -251,5 +309,5 @@ def test_every_rule_is_of_a_metric() -> None:
 
 
 def test_a_metric_of_a_number_of_streams_has_the_rule_of_them_all() -> None:
-    assert rule("memory_phase_rss@decode") is Rule.NOTHING
+    assert rule("memory_phase_rss@decode") is Rule.PHASES
     assert rule("aggregate_rate@4") is Rule.ANSWERS

@@ -6,14 +6,21 @@ from pathlib import Path
 import pytest
 
 from bramley.bench.serve import arithmetic, run
-from bramley.bench.serve.__main__ import chosen_phases, file_of, parse, sizes_of, within_context
+from bramley.bench.serve.__main__ import (
+    PROMPTS,
+    chosen_phases,
+    files_of,
+    parse,
+    sizes_of,
+    within_context,
+)
 from bramley.bench.serve.arithmetic import Unmeasurable
 from bramley.bench.serve.arms import make, name_apart
-from bramley.bench.serve.dialects import LEFT, Noting, path_of
+from bramley.bench.serve.dialects import Noting, path_of
 from bramley.bench.serve.metrics import METRICS, metric
 from bramley.bench.serve.phases import PHASES
-from bramley.bench.serve.record import Event, Request
-from bramley.bench.serve.workload import FULL, QUICK, Asked
+from bramley.bench.serve.record import LEFT, Event, Request
+from bramley.bench.serve.workload import FULL, QUICK, Asked, Sizes
 from bramley.common.errors import InvalidRequest
 
 
@@ -193,7 +200,7 @@ def test_arms_have_an_early_turn_and_a_late_one() -> None:
     assert run.order(["a"]) == [0, 0]
 
 
-@pytest.mark.parametrize("kind", ["nobody", "url=ftp://x", "url=", "bramley"])
+@pytest.mark.parametrize("kind", ["nobody", "url=ftp://x", "url=", "url=http://h:x", "bramley"])
 def test_an_arm_that_cannot_be_is_refused(kind: str) -> None:
     with pytest.raises(InvalidRequest):
         make(kind, None, 1.0)
@@ -221,10 +228,17 @@ def test_options_change_the_sizes() -> None:
     assert sizes_of(parse([])) == FULL
 
 
-@pytest.mark.parametrize("wrong", [["--streams", "0"], ["--streams", "a"], ["--stagger", "-1"]])
-def test_sizes_that_cannot_be_are_refused(wrong: list[str]) -> None:
-    with pytest.raises(InvalidRequest):
-        sizes_of(parse(wrong))
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("--streams", "0"), ("--streams", "a"), ("--streams", "600,600")),
+        *(("--stagger", "-1"), ("--stagger", "nan"), ("--stagger", "inf")),
+        *(("--seeds", "0"), ("--timeout", "0"), ("--aggregate-context", "-1")),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(option: str, value: str) -> None:
+    with pytest.raises(InvalidRequest, match=option):
+        sizes_of(parse([option, value]))
 
 
 @pytest.mark.parametrize(
@@ -233,6 +247,7 @@ def test_sizes_that_cannot_be_are_refused(wrong: list[str]) -> None:
         ('{"max_position_embeddings": 2048}', 1024),
         ('{"max_position_embeddings": 1024}', 512),
         ('{"text_config": {"max_position_embeddings": 3000}}', 1976),
+        ('{"max_position_embeddings": 2048, "text_config": null}', 1024),
         ('{"max_position_embeddings": 99999}', FULL.context_prompt),
         ("{}", FULL.context_prompt),
     ],
@@ -242,9 +257,28 @@ def test_the_long_prompt_fits_the_model(tmp_path: Path, config: str, most: int) 
     assert within_context(FULL, tmp_path).context_prompt == most
 
 
-def test_a_file_is_named_after_its_seed_where_there_are_several() -> None:
-    assert file_of(Path("a/b.json"), 3, 1) == Path("a/b.json")
-    assert file_of(Path("a/b.json"), 3, 2) == Path("a/b-3.json")
+def test_every_prompt_fits_the_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 512}')
+    sizes = within_context(FULL, tmp_path)
+    assert max(getattr(sizes, name) for name in PROMPTS) == 256
+    assert {name for name in Sizes.__struct_fields__ if name.endswith("_prompt")} - {
+        *PROMPTS,
+        "agent_prompt",
+    } == set()
+    last_turn = sizes.agent_prompt + sizes.agent_turns * sizes.agent_answer
+    assert last_turn < 512
+
+
+def test_a_file_is_named_after_its_seed_where_there_are_several(tmp_path: Path) -> None:
+    assert files_of(tmp_path / "b.json", [3]) == {3: tmp_path / "b.json"}
+    several = files_of(tmp_path / "b", [3, 4])
+    assert several == {3: tmp_path / "b-3.json", 4: tmp_path / "b-4.json"}
+    assert len({path.name.rpartition("-")[0] for path in files_of(None, [1, 2]).values()}) == 1
+
+
+def test_a_file_that_could_not_be_written_is_refused_before_anything_is_measured() -> None:
+    with pytest.raises(InvalidRequest, match="--out: no/such is no folder"):
+        files_of(Path("no/such/b.json"), [1])
 
 
 def test_a_metric_is_known_with_and_without_a_number() -> None:

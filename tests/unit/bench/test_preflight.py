@@ -47,6 +47,15 @@ def test_what_is_just_within_a_bound_is_fit(change: dict[str, object]) -> None:
     assert refusals(judge(FIT._replace(**change))) == []
 
 
+def test_between_runs_the_load_that_was_our_own_is_not_held_against_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preflight, "look", lambda: FIT._replace(load=9.0, others=0.2))
+    checks = preflight.again()
+    assert [one.name for one in checks if not one.is_met] == ["share of others"]
+    assert len(checks) == len(judge(FIT)) - 1
+
+
 def test_a_look_finds_this_machine() -> None:
     seen = look(0.05)
     assert seen.cores >= 1

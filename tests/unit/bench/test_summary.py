@@ -12,7 +12,7 @@ from bramley.bench.serve.compare import MACHINE_FACTS
 from bramley.bench.serve.goals import Goal
 from bramley.bench.serve.machine import facts
 from bramley.bench.serve.phases import PHASES
-from bramley.bench.serve.record import Check, Preflight, Run, Source
+from bramley.bench.serve.record import Check, Failure, Preflight, Run, Source
 from bramley.bench.serve.summary import Cell, Summary, summarise, without_folders
 from bramley.common.errors import InvalidRequest
 from support.runs import OURS, PEER, ArmBuilder, run
@@ -25,6 +25,10 @@ def decoded(seed: int, ours: float, theirs: float = 10.0, **facts: Any) -> Run:
         seed=seed,
         **facts,
     )
+
+
+def failure(error: str) -> Failure:
+    return Failure(phase="decode", attempt=1, error=error, is_final=False)
 
 
 def cell(told: Summary, metric: str = "decode_rate", arm: str = OURS) -> Cell:
@@ -167,6 +171,18 @@ def test_a_run_says_what_speaks_against_it() -> None:
     assert summarise([decoded(1, 12.0)]).runs[0].flaws == []
 
 
+def test_a_machine_that_others_used_meanwhile_and_samples_far_apart_are_told() -> None:
+    made = decoded(1, 12.0)
+    ours, peer = made.arms
+    ours.others, ours.stability = [0.02, 0.1], 1.15
+    assert summarise([made]).runs[0].flaws == []
+    peer.others, peer.stability = [0.02, 0.4], 1.16
+    assert summarise([made]).runs[0].flaws == [
+        f"others had 40% of the machine in a turn of {PEER}",
+        f"the largest decode sample of {PEER} is 1.16 times the smallest, wanted <= 1.15",
+    ]
+
+
 def test_probes_are_compared_whatever_the_caches_had() -> None:
     ours = ArmBuilder(OURS).add(PARITY, "decode_rate", "tok/s", 1.0, 1.0)
     peer = ArmBuilder(PEER).add(PARITY, "decode_rate", "tok/s", 1.0, 1.0, cached_tokens={"any": 9})
@@ -268,8 +284,13 @@ def test_kinds_of_arms_facts_and_phases_are_those_of_the_benchmark() -> None:
 def test_a_summary_holds_no_text_no_time_of_a_token_and_no_folder() -> None:
     made = decoded(1, 12.0)
     made.arms[0].requests[0].text = "Once upon a time"
-    made.arms[0].command = ["/opt/venv/bin/python", "--model=/home/someone/models/tiny"]
-    text = msgspec.json.encode(summarise([made], commands=["serve ~/models/tiny"])).decode()
+    made.arms[0].command = ["/opt/venv/bin/python", "--model=/home/someone/my models/tiny"]
+    made.command = ["bramley", "bench", "serve", "--model", "/home/someone/my models/tiny"]
+    made.asked = {"0": {"messages": [{"role": "user", "content": "Once upon"}]}}
+    made.arms[0].failures = [failure("'/home/someone/my models/tiny' is no model")]
+    told = summarise([made], command=["bramley", "~/models/tiny"])
+    assert told.commands == ["bramley bench serve --model tiny", "bramley tiny"]
+    text = msgspec.json.encode(told).decode()
     for secret in ("Once upon", "at_s", "someone", "/opt", "~/"):
         assert secret not in text
     assert '"--model=tiny"' in text
@@ -283,6 +304,8 @@ def test_a_summary_holds_no_text_no_time_of_a_token_and_no_folder() -> None:
         ("http://127.0.0.1:8080/v1/models", "http://127.0.0.1:8080/v1/models"),
         ("tok/s and 3/4", "tok/s and 3/4"),
         ("no such file: '/a/b'", "no such file: 'b'"),
+        ("no such file: '/a b/c d/e f'", "no such file: 'e f'"),
+        ("it isn't in /a/b, nor in '/c/d'", "it isn't in b, nor in 'd'"),
         ("docs/performance/a.json", "docs/performance/a.json"),
     ],
 )
