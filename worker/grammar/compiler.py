@@ -65,14 +65,11 @@ class Compiler:
         """
         self._ready = self._ready or self._threads.submit(self.vocabulary.build)
         await asyncio.shield(asyncio.wrap_future(self._ready))
-        if isinstance(constraint, str):
-            key, path = constraint, field
-        else:
-            key = constraint.SerializeToString(deterministic=True)
-            path = f"constraint.{constraint.WhichOneof('constraint') or ''}".rstrip(".")
+        is_ours = isinstance(constraint, str)
+        key = constraint if is_ours else constraint.SerializeToString(deterministic=True)
         future = self._known.get(key)
         if future is None:
-            future = self._threads.submit(self._make, constraint, path)
+            future = self._threads.submit(make, self.vocabulary, constraint, field)
             self._known[key] = future
         self._known.move_to_end(key)
         while len(self._known) > KEPT:
@@ -86,25 +83,35 @@ class Compiler:
                 future.cancel()
                 raise Overloaded("too many grammars to compile", retry_after_s=1.0) from None
             problem = f"takes more than {self._time_limit_s:g} s to compile"
-            raise InvalidRequest(path, problem) from None
+            raise InvalidRequest(field, problem) from None
 
     def close(self) -> None:
         """End the threads; what is being compiled is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _make(self, constraint: types_pb2.Constraint | str, path: str) -> Compiled:
-        lark = constraint if isinstance(constraint, str) else to_lark(constraint)
-        tokenizer = self.vocabulary.build()
-        grammar = LLMatcher.grammar_from_lark(f"{lark}\n{OPTIONS}")
-        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_limits())
-        matcher.compute_bitmask()  # the first takes longest, and all answers start with it
-        if matcher.is_error():
-            problem = matcher.get_error().partition("\n")[0]
-            raise InvalidRequest(path, f"cannot be compiled: {problem}")
-        if matcher.is_stopped() and not matcher.is_accepting():
-            raise InvalidRequest(path, "nothing satisfies it")
-        return Compiled(matcher)
 
+def make(
+    vocabulary: Vocabulary, constraint: types_pb2.Constraint | str, field: str = "constraint"
+) -> Compiled:
+    """Compile a constraint here and now.
 
-def _limits() -> LLParserLimits:
-    return LLParserLimits(verbose_errors=False)
+    Returns:
+        A grammar of which something can come.
+
+    Raises:
+        InvalidRequest: names the field; of a schema, the keyword too.
+    """
+    lark = constraint
+    if not isinstance(constraint, str):
+        lark = to_lark(constraint)
+        field = f"constraint.{constraint.WhichOneof('constraint')}"
+    grammar = LLMatcher.grammar_from_lark(f"{lark}\n{OPTIONS}")
+    limits = LLParserLimits(verbose_errors=False)
+    matcher = LLMatcher(vocabulary.build(), grammar, log_level=0, limits=limits)
+    matcher.compute_bitmask()  # the first takes longest, and all answers start with it
+    if matcher.is_error():
+        problem = matcher.get_error().partition("\n")[0]
+        raise InvalidRequest(field, f"cannot be compiled: {problem}")
+    if matcher.is_stopped() and not matcher.is_accepting():
+        raise InvalidRequest(field, "nothing satisfies it")
+    return Compiled(matcher)

@@ -6,11 +6,12 @@ ends with its last brace, and no place is endless.
 """
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import types_pb2
 from bramley.worker.grammar.schema import checked_schema
+from bramley.worker.grammar.shapes import Node
 
 TEXT_MAX: Final = 1 << 20  # characters of a constraint
 CHOICES_MAX: Final = 10_000
@@ -25,6 +26,9 @@ OPTIONS: Final = '%llguidance {"no_forcing": true}\n'
 
 def to_lark(constraint: types_pb2.Constraint) -> str:
     """Write a constraint as a Lark grammar.
+
+    Returns:
+        The grammar; its first rule is ``start``.
 
     Raises:
         InvalidRequest: names the field, and of a schema the keyword.
@@ -47,11 +51,11 @@ def to_lark(constraint: types_pb2.Constraint) -> str:
             raise InvalidRequest("constraint", "is empty")
 
 
-def json_rule(schema: Any) -> str:  # noqa: ANN401
+def json_rule(schema: Node | bool) -> str:
     """Write JSON by a checked schema as the body of a Lark rule."""
     options = {"whitespace_pattern": WHITE_SPACE, "json_allowed_escapes": ESCAPES}
-    schema = schema if isinstance(schema, dict) else {"allOf": [schema]}
-    return "%json " + json.dumps({"x-guidance": options, **schema})
+    node: Node = {"allOf": [schema]} if isinstance(schema, bool) else schema
+    return "%json " + json.dumps({"x-guidance": options, **node})
 
 
 def _of_schema(text: str) -> str:

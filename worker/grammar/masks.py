@@ -52,6 +52,9 @@ def apply(logits: mx.array, packed: Words) -> mx.array:
     Args:
         logits: (B, V), of any float type, which the result has as well.
         packed: as ``fill`` makes it for V.
+
+    Returns:
+        As lazy as the logits are.
     """
     signs = _SIGNS[packed.view(np.uint8)].view(np.int8)[:, : logits.shape[-1]]
     # Not mx.where, which takes ten times as long on a CPU.

@@ -7,13 +7,13 @@ otherwise: formats that it takes too lightly, and a ``oneOf`` that it cannot see
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, cast
 from urllib.parse import unquote
 
 from llguidance import LLMatcher
 
 from bramley.common.errors import InvalidRequest
-from bramley.worker.grammar.shapes import Node, disjoint, endless
+from bramley.worker.grammar.shapes import Node, disjoint, endless, is_list, is_object
 
 DEPTH_MAX: Final = 50  # schemas inside each other; the library reads 128 brackets
 SCHEMAS_MAX: Final = 10_000
@@ -22,11 +22,13 @@ MULTIPLE_MAX: Final = 10_000  # digits of a multiple; its automaton has as many 
 EXACT_MAX: Final = 2**53
 
 ANNOTATIONS: Final = frozenset(
-    "$comment title description default example examples deprecated readOnly writeOnly "
-    "contentEncoding contentMediaType contentSchema discriminator".split()
+    {"$comment", "title", "description", "default", "example", "examples", "deprecated"}
+    | {"readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema"}
+    | {"discriminator"}
 )
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
 _DRAFT = re.compile(r"https?://json-schema\.org/(draft-0[467]|draft/20(19-09|20-12))/schema#?")
+_UNWRITABLE = re.compile("[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 
 _YEAR = "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
@@ -54,21 +56,23 @@ def checked_schema(schema: object, field: str) -> Node | bool:
         schema: parsed JSON of the caller's own: it is changed.
         field: where it stands in the request.
 
+    Returns:
+        The same, without annotations.
+
     Raises:
         InvalidRequest: names the field and the keyword.
     """
     if isinstance(schema, bool):
         return schema
-    if not isinstance(schema, dict):
+    if not is_object(schema):
         raise InvalidRequest(field, "is neither an object nor true or false")
-    root = cast("Node", schema)
-    walk = _Walk(root, field)
-    draft = root.pop("$schema", None)
+    walk = _Walk(schema, field)
+    draft = schema.pop("$schema", None)
     if draft is not None and not (isinstance(draft, str) and _DRAFT.fullmatch(draft)):
         walk.refuse("$schema", "is no draft of json-schema.org")
-    root.pop("$id", None)
+    schema.pop("$id", None)
     walk.run()
-    return root
+    return schema
 
 
 class _Walk:
@@ -81,7 +85,7 @@ class _Walk:
         self._targets: dict[int, Node | bool] = {}  # of the references in a node
         self._to_visit: list[Node | bool] = [root]
 
-    def refuse(self, keyword: str, problem: str) -> None:
+    def refuse(self, keyword: str, problem: str) -> NoReturn:
         raise InvalidRequest(
             self._field, f"{keyword!r} {problem}", reason="SCHEMA", facts={"keyword": keyword}
         )
@@ -99,22 +103,21 @@ class _Walk:
     def _visit(self, keyword: str, node: object, depth: int) -> None:
         if isinstance(node, bool):
             return
-        if not isinstance(node, dict):
+        if not is_object(node):
             self.refuse(keyword, "holds something that is no schema")
         if depth > DEPTH_MAX:
             self.refuse(keyword, f"is nested more than {DEPTH_MAX} deep")
-        schema = cast("Node", node)
-        if id(schema) in self._found:
+        if id(node) in self._found:
             return
-        self._found[id(schema)] = schema
+        self._found[id(node)] = node
         if len(self._found) > SCHEMAS_MAX:
             self.refuse(keyword, f"is one of more than {SCHEMAS_MAX} schemas")
-        for name in list(schema):
+        for name in list(node):
             check = _CHECKS.get(name)
             if name in ANNOTATIONS:
-                del schema[name]
+                del node[name]
             elif check is not None:
-                check(self, name, schema, depth + 1)
+                check(self, name, node, depth + 1)
             else:
                 self.refuse(name, "is not supported")
 
@@ -122,13 +125,13 @@ class _Walk:
         self._visit(name, node[name], depth)
 
     def schemas(self, name: str, node: Node, depth: int) -> None:
-        if not isinstance(node[name], list) or not node[name]:
+        if not is_list(node[name]) or not node[name]:
             self.refuse(name, "is no list of schemas")
         for one in node[name]:
             self._visit(name, one, depth)
 
     def schema_map(self, name: str, node: Node, depth: int) -> None:
-        if not isinstance(node[name], dict):
+        if not is_object(node[name]):
             self.refuse(name, "is no object")
         for key, one in node[name].items():
             if name == "patternProperties":
@@ -137,7 +140,7 @@ class _Walk:
 
     def definitions(self, name: str, node: Node, depth: int) -> None:
         """Those that nothing refers to need not be understood."""
-        if depth > 1 or not isinstance(node[name], dict):
+        if depth > 1 or not is_object(node[name]):
             self.refuse(name, "belongs to the whole schema, as an object")
 
     def reference(self, name: str, node: Node, depth: int) -> None:
@@ -148,30 +151,30 @@ class _Walk:
     def _resolve(self, name: str, pointer: object) -> Node | bool:
         if not isinstance(pointer, str) or not re.fullmatch("#(/.*)?", pointer):
             self.refuse(name, "does not begin with '#/': nothing outside the schema is read")
-        place: Any = self._root
+        place: object = self._root
         is_name = False
-        for part in unquote(cast("str", pointer)).split("/")[1:]:
+        for part in unquote(pointer).split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
             if key in {"const", "enum"} and not is_name:
                 self.refuse(name, f"{pointer!r} leads to a value")
-            is_name = isinstance(place, dict) and key in _MAPS and not is_name
-            if isinstance(place, list) and key.isdecimal() and int(key) < len(place):
+            is_name = is_object(place) and key in _MAPS and not is_name
+            if is_list(place) and key.isdecimal() and int(key) < len(place):
                 place = place[int(key)]
-            elif isinstance(place, dict) and key in place:
+            elif is_object(place) and key in place:
                 place = place[key]
             else:
                 self.refuse(name, f"{pointer!r} leads nowhere")
-        if not isinstance(place, (dict, bool)):
+        if not (isinstance(place, bool) or is_object(place)):
             self.refuse(name, f"{pointer!r} leads to no schema")
         return place
 
     def types(self, name: str, node: Node, depth: int) -> None:
-        types = node[name] if isinstance(node[name], list) else [node[name]]
+        types = node[name] if is_list(node[name]) else [node[name]]
         if not types or any(one not in TYPES for one in types):
             self.refuse(name, f"is none of {', '.join(TYPES)}")
 
     def values(self, name: str, node: Node, depth: int) -> None:
-        if name == "enum" and not (isinstance(node[name], list) and node[name]):
+        if name == "enum" and not (is_list(node[name]) and node[name]):
             self.refuse(name, "is no list of values")
         self._check_value(name, node[name], depth)
 
@@ -180,19 +183,15 @@ class _Walk:
             self.refuse(name, f"is nested more than {DEPTH_MAX} deep")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             self._check_number(name, value)
-        if isinstance(value, str) and not value.isprintable():
-            self._check_text(name, value)
-        if isinstance(value, list):
+        if isinstance(value, str) and _UNWRITABLE.search(value):
+            self.refuse(name, "holds a control character, or half of one that is two")
+        if is_list(value):
             for one in value:
                 self._check_value(name, one, depth + 1)
-        if isinstance(value, dict):
-            for key, one in cast("Node", value).items():
+        if is_object(value):
+            for key, one in value.items():
                 self._check_value(name, key, depth)
                 self._check_value(name, one, depth + 1)
-
-    def _check_text(self, name: str, text: str) -> None:
-        if any(one < " " and one not in "\n\r\t\b\f" or "\ud800" <= one < "\ue000" for one in text):
-            self.refuse(name, "holds a control character or half of a character")
 
     def number(self, name: str, node: Node, depth: int) -> None:
         self._check_number(name, node[name])
@@ -200,7 +199,7 @@ class _Walk:
     def _check_number(self, name: str, value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             self.refuse(name, "is no number")
-        if not abs(cast("float", value)) <= EXACT_MAX:
+        if not abs(value) <= EXACT_MAX:
             self.refuse(name, "is above 2^53: such numbers are not exact")
 
     def multiple(self, name: str, node: Node, depth: int) -> None:
@@ -220,13 +219,13 @@ class _Walk:
     def least_properties(self, name: str, node: Node, depth: int) -> None:
         self.count(name, node, depth)
         required = node.get("required")
-        named = len(set(required)) if isinstance(required, list) else 0
+        named = len(set(required)) if is_list(required) else 0
         if node[name] > named + 1:  # two that are written alike would count as two
             self.refuse(name, "is more than one above what is required by name")
 
     def names(self, name: str, node: Node, depth: int) -> None:
         names = node[name]
-        if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        if not is_list(names) or not all(isinstance(one, str) for one in names):
             self.refuse(name, "is no list of names")
         self._check_value(name, names, depth)
 

@@ -5,12 +5,22 @@ Pure.
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeGuard
 
 Node = dict[str, Any]
 Targets = Mapping[int, Node | bool]  # where a node's reference leads, by the node's identity
 
 _ALL = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+
+
+def is_object(value: object) -> TypeGuard[Node]:
+    """Say whether parsed JSON is an object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Say whether parsed JSON is an array."""
+    return isinstance(value, list)
 
 
 def endless(nodes: Collection[Node], targets: Targets) -> bool:
@@ -19,6 +29,9 @@ def endless(nodes: Collection[Node], targets: Targets) -> bool:
     Args:
         nodes: every schema that counts.
         targets: of those with a reference.
+
+    Returns:
+        False where each has something that does.
     """
     ending: set[int] = set()
     left = list(reversed(list(nodes)))
@@ -73,8 +86,8 @@ def types_of(node: Node) -> frozenset[str]:
     """List the types that a schema allows, as far as it says so itself."""
     if "type" not in node:
         return _ALL
-    types = node["type"] if isinstance(node["type"], list) else [node["type"]]
-    return frozenset(types) | ({"integer"} if "number" in types else frozenset())
+    types: list[str] = node["type"] if is_list(node["type"]) else [node["type"]]
+    return frozenset([*types, *(["integer"] if "number" in types else [])])
 
 
 def disjoint(options: Sequence[Node | bool], targets: Targets) -> bool:
@@ -95,7 +108,7 @@ def _exclude(a: Node | bool, b: Node | bool, targets: Targets) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is False or b is False
     both = types_of(a) & types_of(b)
-    if both != {"object"}:
+    if both != frozenset({"object"}):
         return not both
     required = set(a.get("required", ())) & set(b.get("required", ()))
     tags = ((_tags(a, name, targets), _tags(b, name, targets)) for name in required)

@@ -99,6 +99,9 @@ class Vocabulary:
         Args:
             marker: not empty.
             known: bytes of its beginning that have come already.
+
+        Returns:
+            Their ids.
         """
         key = marker, known
         if key not in self._crossing:
