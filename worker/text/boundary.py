@@ -1,8 +1,13 @@
 """Where a chat prompt ends that the next turn will share: before what only this turn has.
 
-A template may end a prompt on tokens that it leaves out once the reply is history. How many
-they are is found by rendering the conversation once more with a dummy reply, and remembered:
-it depends on the template and its switches, not on what was said.
+A template may end a prompt on tokens that it leaves out once the reply is history: the start of
+reasoning, say. Where the next turn parts is found by rendering it with dummies: a reply and what
+the user says to it, and where there are tools a call and its result. History often drops what was
+reasoned before the user spoke last, so a turn that answers a tool is taken to be followed by
+another call: what a reply shares beyond it, the user's own turn before has stored already.
+
+Where the next turn parts within what the template adds for the answer, that depends on the
+template and its switches and not on what was said, and is remembered.
 """
 
 import json
@@ -10,10 +15,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bramley.common.errors import InvalidRequest
-from bramley.worker.text.chat import render
+from bramley.worker.engine.sharing import common
+from bramley.worker.text.chat import Conversation
+from bramley.worker.text.template import Message
 from bramley.worker.text.tokenizer import Tokenizer
 
-_REPLY = {"role": "assistant", "content": "x"}
+_REPLY: Sequence[Message] = (
+    {"role": "assistant", "content": "x"},
+    {"role": "user", "content": "x"},
+)
+_ID = "call00001"  # some templates want nine letters and digits
 
 
 class StableBoundary:
@@ -23,21 +34,43 @@ class StableBoundary:
         self._tokenizer = tokenizer
         self._own_tokens: dict[str, int] = {}
 
-    def of(
-        self, messages: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any], ids: Sequence[int]
-    ) -> int:
+    def tokens(self, conversation: Conversation, ids: Sequence[int]) -> int:
         """Return how many leading tokens of the rendered ``ids`` the next turn shares."""
-        key = json.dumps([messages[-1]["role"], kwargs], sort_keys=True)
-        if key not in self._own_tokens:
-            self._own_tokens[key] = len(ids) - self._shared(messages, kwargs, ids)
-        return max(len(ids) - self._own_tokens[key], 0)
+        if conversation.is_continued:
+            return len(ids)
+        role = conversation.messages[-1]["role"]
+        key = json.dumps([role, bool(conversation.tools), conversation.switches], sort_keys=True)
+        if (own := self._own_tokens.get(key)) is not None:
+            return max(len(ids) - own, 0)
+        following = [self._shared(conversation, ids, more) for more in _following(conversation)]
+        shared = min([len(ids), *following])
+        closed = conversation.render(self._tokenizer, opens_answer=False)
+        if shared >= common(closed, ids):
+            self._own_tokens[key] = len(ids) - shared
+        return shared
+
+    def of(self, messages: Sequence[Message], kwargs: Mapping[str, Any], ids: Sequence[int]) -> int:
+        """Return the same of a conversation without tools."""
+        return self.tokens(Conversation(messages, switches=kwargs), ids)
 
     def _shared(
-        self, messages: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any], ids: Sequence[int]
+        self, conversation: Conversation, ids: Sequence[int], more: Sequence[Message]
     ) -> int:
         try:
-            replied = render(self._tokenizer, [*messages, _REPLY], template_kwargs=kwargs)
+            following = conversation.followed_by(more).render(self._tokenizer)
         except InvalidRequest:  # a template that wants another order of roles
             return len(ids)
-        pairs = enumerate(zip(ids, replied, strict=False))
-        return next((place for place, (a, b) in pairs if a != b), min(len(ids), len(replied)))
+        return common(following, ids)
+
+
+def _following(conversation: Conversation) -> Sequence[Sequence[Message]]:
+    """What may come next."""
+    name = conversation.tools[0].name if conversation.tools else "x"
+    call = {"id": _ID, "type": "function", "function": {"name": name, "arguments": "{}"}}
+    called: Sequence[Message] = (
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "x", "name": name, "tool_call_id": _ID},
+    )
+    if conversation.messages[-1]["role"] == "tool":
+        return [called]
+    return [_REPLY, called] if conversation.tools else [_REPLY]

@@ -1,86 +1,93 @@
-"""Conversations to token ids, through the model's own chat template."""
+"""Conversations to token ids, through the model's own chat template (docs/chat.md).
+
+``conversation_of`` makes one of a request, and ``Conversation.render`` the prompt of that.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
-
-import jinja2
-from google.protobuf import json_format
 
 from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.worker.reading.events import ToolSpec
+from bramley.worker.text import turns
+from bramley.worker.text.template import Message, Template, TemplateRefusal
 from bramley.worker.text.tokenizer import Tokenizer
-
-Message = Mapping[str, Any]
-
-# What the renderer itself takes: a caller who could set them would choose the template.
-_RESERVED = frozenset(
-    {
-        "add_generation_prompt",
-        "chat_template",
-        "continue_final_message",
-        "conversation",
-        "documents",
-        "max_length",
-        "messages",
-        "padding",
-        "processor_kwargs",
-        "return_assistant_tokens_mask",
-        "return_dict",
-        "return_tensors",
-        "tokenize",
-        "tokenizer_kwargs",
-        "tools",
-        "truncation",
-    }
-)
 
 
 def characters(request: generation_pb2.GenerateRequest) -> int:
-    """Count what will be tokenized; what a template adds is little beside the bound."""
+    """Count what is tokenized for sure; what a template adds is little beside the bound."""
     messages = request.chat.messages
     return len(request.text) + sum(
         len(message.content) + sum(len(part.text) for part in message.parts) for message in messages
     )
 
 
-def conversation(chat: types_pb2.ChatInput) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Turn a conversation and its template's switches into what ``render`` takes.
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a template is given.
+
+    Attributes:
+        messages: dicts as templates know them.
+        tools: that the model is told of.
+        switches: the template's own.
+        is_continued: whether the answer goes on from the last message.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec] = ()
+    switches: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    is_continued: bool = False
+
+    def followed_by(self, messages: Sequence[Message]) -> "Conversation":
+        """Go on with more turns."""
+        return replace(self, messages=[*self.messages, *messages])
+
+    def render(self, tokenizer: Tokenizer, *, opens_answer: bool = True) -> list[int]:
+        """Render and tokenize; see ``render``."""
+        return render(
+            tokenizer,
+            self.messages,
+            tools=[_as_function(tool) for tool in self.tools],
+            template_kwargs=self.switches,
+            continue_final_message=self.is_continued,
+            opens_answer=opens_answer,
+        )
+
+
+def conversation_of(
+    request: generation_pb2.GenerateRequest, tokenizer: Tokenizer, *, reasons: bool = False
+) -> Conversation:
+    """Make what the model's template is given.
+
+    Args:
+        request: with a chat for its input.
+        tokenizer: of the model.
+        reasons: whether the model has a reasoning format: then it cannot be told not to reason
+            where its template has no switch for that.
 
     Returns:
-        Messages and switches.
+        The conversation.
 
     Raises:
-        InvalidRequest: a number that JSON does not know.
+        InvalidRequest: names the field.
     """
-    try:
-        kwargs = json_format.MessageToDict(chat.template_kwargs)
-    except (json_format.SerializeToJsonError, ValueError) as error:  # NaN or infinity
-        raise InvalidRequest("chat.template_kwargs", str(error)) from error
-    return [_message(message) for message in chat.messages], kwargs
+    return Conversation(
+        messages=turns.messages_of(request.chat),
+        tools=turns.tools_of(request),
+        switches=turns.switches_of(request, tokenizer.template, reasons=reasons),
+        is_continued=request.chat.continue_final_message,
+    )
 
 
-def _message(message: types_pb2.ChatMessage) -> dict[str, Any]:
-    """A chat message as templates expect it: content None where it was absent."""
-    parts = [part.text for part in message.parts]
-    content = "".join(parts) if parts else message.content
-    plain: dict[str, Any] = {
-        "role": message.role,
-        "content": content if parts or message.HasField("content") else None,
-    }
-    if message.tool_calls:
-        plain["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments_json},
-            }
-            for call in message.tool_calls
-        ]
-    for name in ("tool_call_id", "name", "reasoning_content"):
-        if value := getattr(message, name):
-            plain[name] = value
-    return plain
+def conversation(
+    chat: types_pb2.ChatInput,
+) -> tuple[Sequence[Message], Mapping[str, Any]]:
+    """Make messages and switches alone: what ``conversation_of`` did before it knew of tools."""
+    request = generation_pb2.GenerateRequest(chat=chat)
+    switches = turns.switches_of(request, Template(None), reasons=False)
+    return turns.messages_of(chat), switches
 
 
 def render(
@@ -90,6 +97,7 @@ def render(
     tools: Sequence[Mapping[str, Any]] = (),
     template_kwargs: Mapping[str, Any] | None = None,
     continue_final_message: bool = False,
+    opens_answer: bool = True,
 ) -> list[int]:
     """Render a conversation and tokenize it.
 
@@ -100,6 +108,7 @@ def render(
         tools: function descriptions as templates know them.
         template_kwargs: the template's own switches, as in ``enable_thinking``.
         continue_final_message: leave the last message open instead of starting a new one.
+        opens_answer: start a new message of the assistant.
 
     Returns:
         The prompt's ids; the template alone decides on special tokens.
@@ -109,46 +118,41 @@ def render(
     """
     if not tokenizer.has_chat_template:
         raise InvalidRequest("chat", "this model has no chat template: send text instead")
-    if continue_final_message and messages and messages[-1].get("role") != "assistant":
-        problem = "needs a last message of the assistant to go on from"
-        raise InvalidRequest("chat.continue_final_message", problem)
     if not messages:
         raise InvalidRequest("chat.messages", "at least one message is needed")
-    switches = dict(template_kwargs or {})
-    for name in sorted(_RESERVED & switches.keys()):
-        raise InvalidRequest(f"chat.template_kwargs.{name}", "is not the caller's to set")
+    if continue_final_message and messages[-1].get("role") != "assistant":
+        problem = "needs a last message of the assistant to go on from"
+        raise InvalidRequest("chat.continue_final_message", problem)
+    template = tokenizer.template
+    if tools and not template.reads("tools", with_tools=True):
+        raise InvalidRequest("tools", "this model's chat template does not show them")
     try:
-        ids = tokenizer.wrapper.apply_chat_template(
-            [_readable(message) for message in messages],
-            tools=list(tools) or None,
-            add_generation_prompt=not continue_final_message,
-            continue_final_message=continue_final_message,
-            tokenize=True,
-            **switches,
+        return template.render(
+            _folded([_readable(message, template) for message in messages], template),
+            tools=tools,
+            switches=template_kwargs or {},
+            is_continued=continue_final_message,
+            opens_answer=opens_answer,
         )
-    except _TEMPLATE_FAULTS as error:
-        problem = f"the model's chat template refuses them: {error}"
-        raise InvalidRequest("chat.messages", problem) from error
-    return list(ids)
+    except TemplateRefusal as refusal:
+        problem = f"the model's chat template refuses them: {refusal}"
+        raise InvalidRequest("chat.messages", problem) from refusal
 
 
-# A template is a program of the model's: whatever it trips over lies in what it was given.
-_TEMPLATE_FAULTS = (
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+def _folded(messages: Sequence[Message], template: Template) -> Sequence[Message]:
+    """Put what the system says before what the first user does, if the template knows no system."""
+    users = next((n for n, each in enumerate(messages) if each.get("role") != "system"), 0)
+    if not users or messages[users].get("role") != "user" or not template.refuses_system:
+        return messages
+    texts = [str(each["content"]) for each in messages[: users + 1]]
+    return [{**messages[users], "content": "\n\n".join(texts)}, *messages[users + 1 :]]
 
 
-def _readable(message: Message) -> dict[str, Any]:
+def _readable(message: Message, template: Template) -> dict[str, Any]:
     # Templates of text models add content to strings, and walk through arguments.
     plain = {**message, "content": _text(message.get("content"))}
     if calls := message.get("tool_calls"):
-        plain["tool_calls"] = [_with_object_arguments(call) for call in calls]
+        plain["tool_calls"] = [_call(call, template) for call in calls]
     return plain
 
 
@@ -163,14 +167,17 @@ def _text(content: object) -> object:
     return content
 
 
-def _with_object_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+def _call(call: Mapping[str, Any], template: Template) -> dict[str, Any]:
     function = dict(cast("Mapping[str, Any]", call.get("function") or {}))
     arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            parsed = json.loads(arguments or "{}")
-        except ValueError:
-            return {**call}
-        if isinstance(parsed, dict):
-            return {**call, "function": {**function, "arguments": parsed}}
-    return {**call}
+    if template.wants_text_arguments:
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments or {}, ensure_ascii=False)
+    elif isinstance(arguments, str):
+        arguments = turns.as_object(arguments)
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _as_function(tool: ToolSpec) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {"type": "function", "function": function}

@@ -5,6 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
 from bramley.worker.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from bramley.worker.text.template import Template
 
 
 class Tokenizer:
@@ -16,6 +17,7 @@ class Tokenizer:
         newline_ids: of tokens that are line breaks and nothing else.
         token_characters_max: of the longest token: no token stands for more of a text.
         has_chat_template: whether a conversation can be rendered.
+        template: that renders it.
         added_ids: of tokens that a text is searched for before it is cut; special ones are.
         special_ids: of those that are no text by themselves, as turns' ends are.
     """
@@ -28,6 +30,7 @@ class Tokenizer:
         # A byte-level vocabulary writes each byte as one character, so this bounds both kinds.
         self.token_characters_max = max(map(len, tokens))
         self.has_chat_template: bool = self.wrapper.has_chat_template
+        self.template = Template(self.wrapper)
         added: Mapping[int, Any] = self.wrapper.added_tokens_decoder
         self.added_ids = frozenset(added)
         self.special_ids = frozenset(number for number, token in added.items() if token.special)

@@ -104,9 +104,11 @@ def _save(backend: Backend, path: Path, specials: Sequence[str] = ("<s>",)) -> N
     path.mkdir()
     backend.add_special_tokens([AddedToken(each, normalized=False) for each in specials])
     backend.save(str(path / "tokenizer.json"))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<s>"}
-    if "<unk>" in specials:
-        config["unk_token"] = "<unk>"
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<s>",
+        **({"unk_token": "<unk>"} if "<unk>" in specials else {}),
+    }
     (path / "tokenizer_config.json").write_text(json.dumps(config))
     _as_model(path)
 
