@@ -194,7 +194,7 @@ def check_oracle(made: Answer, expected: Sequence[dict[str, Any]]) -> None:
     for call, one in zip(made.calls, expected, strict=True):
         assert call.is_whole
         assert not call.is_malformed
-        assert json.loads(call.arguments) == one["arguments"]
+        assert json.loads(call.arguments) == json.loads(json.dumps(one["arguments"]))
 
 
 def quoted_terminal(marker: str) -> str:
@@ -219,13 +219,18 @@ _TOKENIZER = LLTokenizer(TokenizerWrapper(_Bytes()))
 _ENDS = frozenset(b'"}])<,')
 
 
-def random_text(grammar: str, seed: int, *, limit: int = 8_000) -> str:
-    """Write a random text of a grammar."""
+def random_text(grammar: str, seed: int, markers: Sequence[str] = (), *, limit: int = 8_000) -> str:
+    """Write a random text of a grammar; texts that end at one of the markers end sometime."""
     chance = random.Random(seed)  # noqa: S311
     matcher = LLMatcher(_TOKENIZER, LLMatcher.grammar_from_lark(grammar))
     assert not matcher.get_error(), matcher.get_error()
     made = bytearray()
     while len(made) < limit:
+        marker = chance.choice(markers).encode() if markers and chance.random() < 0.1 else b""
+        if marker and matcher.validate_tokens(list(marker)) == len(marker):
+            assert matcher.consume_tokens(list(marker)), matcher.get_error()
+            made += marker
+            continue
         allowed = [token for token, bias in enumerate(matcher.compute_logit_bias()) if bias]
         ends = [token for token in allowed if token in _ENDS or token == _Bytes.eos_token_id]
         plain = [token for token in allowed if token < 128]
@@ -253,7 +258,7 @@ def check_grammar(
     grammar = form.lark(tools, quoted_terminal, many=many)
     schemas = {tool.name: tool.schema for tool in tools}
     for seed in seeds:
-        text = random_text(grammar, seed)
+        text = random_text(grammar, seed, sorted(form.markers))
         made = read(form, text, tools)
         assert made.text == "", text
         assert made.calls, text

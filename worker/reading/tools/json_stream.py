@@ -178,20 +178,25 @@ def _container(source: Source, write: Write, stops: Sequence[str]) -> Steps[bool
     return False
 
 
-def _quoted(source: Source, write: Write) -> Steps[bool]:
-    """Pass a string on as it is written; False where it is cut off."""
+def contents(source: Source, write: Write) -> Steps[bool]:
+    """Pass a string on as it is written, without its quotes; False where it is cut off."""
     source.advance()
-    write('"')
     while char := (yield from source.peek()):
         if char == '"':
             source.advance()
-            write(char)
             return True
         if char == "\\":
             write((yield from _pair(source)))
         else:
             write(source.run(_IN_STRING))
     return False
+
+
+def _quoted(source: Source, write: Write) -> Steps[bool]:
+    write('"')
+    is_whole = yield from contents(source, write)
+    write('"' if is_whole else "")
+    return is_whole
 
 
 def _decoded(source: Source, write: Write) -> Steps[bool]:

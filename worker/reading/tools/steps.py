@@ -92,8 +92,9 @@ class Source:
 
     def ahead(self, markers: Sequence[str]) -> Steps[str]:
         """Wait until it is certain which marker stands here, the longest of them; perhaps none."""
+        longest = max(map(len, markers), default=0)
         while True:
-            here = self._text[self._at :]
+            here = self._text[self._at : self._at + longest]
             is_open = any(len(here) < len(one) and one.startswith(here) for one in markers)
             if self._has_ended or not is_open:
                 break
@@ -124,6 +125,8 @@ class Writer:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
+        self._pieces: list[str] = []
+        self._is_content = True
         self._index = -1
         self._arguments: list[str] = []
         # White space of which it is not known whether content follows; None amid content.
@@ -136,10 +139,11 @@ class Writer:
             text = self._blank + text
             self._blank = text if not text.strip(SPACE) else None
         if text and self._blank is None:
-            self._add(Text(text))
+            self._more(text, is_content=True)
 
     def start(self, name: str, call_id: str = "") -> None:
         """Begin the next call."""
+        self._join()
         self._index += 1
         self._blank = ""
         self._arguments = []
@@ -152,7 +156,7 @@ class Writer:
         """
         if text and not self._is_over:
             self._arguments.append(text)
-            self._add(CallArguments(self._index, text))
+            self._more(text, is_content=False)
 
     def end(self) -> None:
         """End the call that was begun last."""
@@ -165,22 +169,33 @@ class Writer:
     def close(self) -> None:
         """Nothing more is written."""
         if self._blank and self._index < 0:  # white space and no call: it is the content
-            self._add(Text(self._blank))
+            self._more(self._blank, is_content=True)
         self._blank = None
 
     def take(self) -> list[Event]:
         """Hand out what was written."""
+        self._join()
         events, self._events = self._events, []
         return events
 
-    def _add(self, event: Event) -> None:
-        last = self._events[-1] if self._events else None
-        if isinstance(event, Text) and isinstance(last, Text):
-            self._events[-1] = Text(last.text + event.text)
-        elif isinstance(event, CallArguments) and isinstance(last, CallArguments):
-            self._events[-1] = CallArguments(event.index, last.text + event.text)
-        else:
-            self._events.append(event)
+    def _more(self, text: str, *, is_content: bool) -> None:
+        if self._is_content != is_content:
+            self._join()
+        self._is_content = is_content
+        self._pieces.append(text)
+
+    def _join(self) -> None:
+        """Make an event of what was written since the last."""
+        text = "".join(self._pieces)
+        if text:
+            self._events.append(
+                Text(text) if self._is_content else CallArguments(self._index, text)
+            )
+        self._pieces.clear()
+
+    def _add(self, event: CallStart | CallEnd) -> None:
+        self._join()
+        self._events.append(event)
 
 
 class StepReader:
