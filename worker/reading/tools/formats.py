@@ -2,9 +2,32 @@
 
 from collections.abc import Mapping
 
-from bramley.worker.reading.tools import json_tools, qwen3_coder
+from bramley.worker.reading.tools import (
+    glm47,
+    json_tools,
+    kimi_k2,
+    kimi_k3,
+    laguna,
+    minicpm5,
+    minimax_m2,
+    mistral,
+    muse_spark,
+    qwen3_coder,
+)
 from bramley.worker.reading.tools.contract import ToolFormat
 
 FORMATS: Mapping[str, ToolFormat] = {
-    one.name: one for one in (json_tools.FORMAT, qwen3_coder.FORMAT)
+    one.name: one
+    for one in (
+        glm47.FORMAT,
+        json_tools.FORMAT,
+        kimi_k2.FORMAT,
+        kimi_k3.FORMAT,
+        laguna.FORMAT,
+        minicpm5.FORMAT,
+        minimax_m2.FORMAT,
+        mistral.FORMAT,
+        muse_spark.FORMAT,
+        qwen3_coder.FORMAT,
+    )
 }

@@ -13,13 +13,11 @@ A value's first and last line breaks are the format's. Nothing is escaped: a val
 """
 
 import re
-from collections.abc import Sequence
 
-from bramley.worker.reading.events import Reader, ToolSpec
-from bramley.worker.reading.tools.contract import Terminal
 from bramley.worker.reading.tools.xml_arguments import Kinds
-from bramley.worker.reading.tools.xml_calls import Marks, XmlReader
-from bramley.worker.reading.tools.xml_grammar import Layout, calls_grammar
+from bramley.worker.reading.tools.xml_calls import Marks
+from bramley.worker.reading.tools.xml_format import XmlFormat
+from bramley.worker.reading.tools.xml_grammar import Layout
 
 _NAME = re.compile(r"\s*([^\s<>]+)\s*")
 
@@ -55,23 +53,10 @@ _LAYOUT = Layout(
     between="\n",
 )
 
-
-class Qwen3Coder:
-    """The format of Qwen3-Coder, Qwen3-Next-Coder and Qwen 3.5."""
-
-    name = "qwen3_coder"
-    opens = _MARKS.opens
-    markers = frozenset({
-        "<tool_call>", "</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>",
-    })  # fmt: skip
-
-    def reader(self, tools: Sequence[ToolSpec]) -> Reader:
-        """Start reading."""
-        return XmlReader(_MARKS, tools)
-
-    def lark(self, tools: Sequence[ToolSpec], terminal: Terminal, *, many: bool) -> str:
-        """Write the grammar of calls."""
-        return calls_grammar(_LAYOUT, self.markers, tools, terminal, many=many)
-
-
-FORMAT = Qwen3Coder()
+# The format of Qwen3-Coder and Qwen 3.5.
+FORMAT = XmlFormat(
+    "qwen3_coder",
+    _MARKS,
+    _LAYOUT,
+    ("<tool_call>", "</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>"),
+)

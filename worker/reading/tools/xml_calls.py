@@ -28,7 +28,7 @@ from bramley.worker.reading.tools.xml_arguments import (
     typed,
 )
 
-_LONGEST_HEAD = 512  # characters of what names a call or a parameter
+_LONGEST_HEAD = 256  # characters of what names a call or a parameter
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,8 @@ def _the_same(text: str) -> str:
 class Layout:
     r"""How a format writes calls: what its model's template writes for them.
 
-    ``{name}``, ``{key}`` and ``{type}`` stand for a call's name, a parameter's, and its JSON type.
+    ``{name}``, ``{key}`` and ``{type}`` stand for a call's name, a parameter's, and its JSON type;
+    ``{index}`` for a call's number, from 1: any number where there may be several calls.
 
     Attributes:
         call: up to the first parameter.
@@ -103,6 +104,8 @@ def calls_grammar(
     spelling = _Spelling(markers, terminal)
     rules: dict[str, str] = {}
     calls = [_call(layout, tool, f"p{at}", rules, spelling) for at, tool in enumerate(tools)]
+    if "{index}" in layout.call:
+        rules["INDEX"] = "/[1-9][0-9]{0,2}/" if many else '"1"'
     parts = [
         spelling.of(layout.run[0]),
         "call",
@@ -146,7 +149,10 @@ def _call(
         raise InvalidRequest("tools", f"{tool.name}: {bound[0]} cannot be enforced in a call")
     properties = as_mapping(top.get("properties"))
     required = [str(key) for key in as_list(top.get("required"))]
-    body = [spelling.of(layout.call.replace("{name}", layout.named(tool.name)))]
+    parts = layout.call.split("{index}")
+    body = [
+        " INDEX ".join(spelling.of(one.replace("{name}", layout.named(tool.name))) for one in parts)
+    ]
     undescribed = [key for key in required if key not in properties]
     rest = spelling.of(spelling.at_marker(layout.parameter_end)[2])
     for number, key in enumerate([*properties, *undescribed]):
