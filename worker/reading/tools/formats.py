@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 from bramley.worker.reading.tools import (
+    function_gemma,
+    gemma4,
     glm47,
     json_tools,
     kimi_k2,
@@ -12,6 +14,7 @@ from bramley.worker.reading.tools import (
     minimax_m2,
     mistral,
     muse_spark,
+    pythonic,
     qwen3_coder,
 )
 from bramley.worker.reading.tools.contract import ToolFormat
@@ -19,6 +22,8 @@ from bramley.worker.reading.tools.contract import ToolFormat
 FORMATS: Mapping[str, ToolFormat] = {
     one.name: one
     for one in (
+        function_gemma.FORMAT,
+        gemma4.FORMAT,
         glm47.FORMAT,
         json_tools.FORMAT,
         kimi_k2.FORMAT,
@@ -28,6 +33,7 @@ FORMATS: Mapping[str, ToolFormat] = {
         minimax_m2.FORMAT,
         mistral.FORMAT,
         muse_spark.FORMAT,
+        pythonic.FORMAT,
         qwen3_coder.FORMAT,
     )
 }

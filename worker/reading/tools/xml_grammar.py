@@ -4,9 +4,6 @@ A string is any text without the marker that would end it, as far as its schema 
 (``enum``, ``const``, ``minLength``, ``maxLength``, ``pattern``); every other value is JSON by its
 schema. Where a schema allows both, a string may not begin as a value of another allowed type does,
 since it would be read as that.
-
-llguidance takes as much text for a terminal as it can and never goes back: so a string's terminal
-has its own end in it and is ``lazy``, or stands before a special token, which no text can be.
 """
 
 import re
@@ -47,7 +44,6 @@ _BEGINNINGS = {
     "boolean": r"[TtFf]",
     "null": r"[Nn]",
 }
-_TEXT = r"/(?s:.*)/"
 
 
 def _the_same(text: str) -> str:
@@ -208,13 +204,13 @@ class _Values:
         if values:
             texts = [value for value in values if isinstance(value, str)]
             return [way for text in texts for way in self._literal(text, kinds)]
-        terms = [_TEXT, *_lengths(leaf), *_pattern(leaf)]
-        terms += [f"~/\\s*{_BEGINNINGS[kind]}(?s:.*)/" for kind in sorted(kinds - STRING)]
+        begins = [f"~/\\s*{_BEGINNINGS[kind]}(?s:.*)/" for kind in sorted(kinds - STRING)]
         (opens, closes), end = self._layout.wrap, self._before + self._marker
+        text = [lark.text_rule(leaf, self._marker, self._path), *begins]
         if not opens:
-            return [self._until(end, [*terms, _without(self._marker)])]
-        plain = self._until(end, [*terms, f"/[^{self._layout.unsafe}]*/"])
-        wrapped = self._until(closes, [*terms, _without(closes)])
+            return [self._until(end, text)]
+        plain = self._until(end, [*text, f"/[^{self._layout.unsafe}]*/"])
+        wrapped = self._until(closes, [lark.text_rule(leaf, closes, self._path), *begins])
         return [plain, f"{lark.quoted(opens)} {wrapped} {self._spelling.of(end)}"]
 
     def _literal(self, text: str, kinds: Kinds) -> list[str]:
@@ -229,14 +225,12 @@ class _Values:
 
     def _until(self, end: str, terms: Sequence[str]) -> str:
         """Write a rule of text up to its end, and the end."""
-        number, text = len(self._rules), " & ".join(terms)
+        name, text = f"t{len(self._rules)}", " & ".join(terms)
         before, marker = end.removesuffix(self._marker), self._marker
-        if end.endswith(marker) and not self._spelling.is_text(marker):
-            self._rules[f"T{number}"] = f"({text}) {lark.quoted(before)}" if before else text
-            return f"T{number} {self._spelling.of(marker)}"
-        self._rules[f"t{number}[lazy]"] = f"T{number}"
-        self._rules[f"T{number}"] = f"({text}) {lark.quoted(end)}"
-        return f"t{number}"
+        if not end.endswith(marker) or self._spelling.is_text(marker):
+            return lark.ended_text(name, text, lark.quoted(end), self._rules)
+        text = f"({text}) {lark.quoted(before)}" if before else text
+        return lark.ended_text(name, text, self._spelling.of(marker), self._rules)
 
 
 def _leaves(schema: object, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, Any]]:
@@ -269,26 +263,3 @@ def _type_of(kinds: Kinds) -> str:
     if kinds <= {"integer", "number"}:
         return "number"
     return next(iter(sorted(kinds))) if len(kinds) == 1 else "object"
-
-
-def _lengths(leaf: Mapping[str, Any]) -> list[str]:
-    least, most = leaf.get("minLength", 0), leaf.get("maxLength", "")
-    return [f"/(?s:.{{{least},{most}}})/"] if least or most != "" else []
-
-
-def _pattern(leaf: Mapping[str, Any]) -> list[str]:
-    """Write a schema's pattern, which is looked for anywhere unless it says where."""
-    pattern = leaf.get("pattern")
-    if not isinstance(pattern, str):
-        return []
-    begins, ends = pattern.startswith("^"), re.search(r"(?<!\\)(\\\\)*\$$", pattern) is not None
-    if (begins or ends) and re.search(r"(?<!\\)\|", pattern):
-        raise InvalidRequest("tools", f"the pattern {pattern} has anchors and alternatives")
-    middle = pattern[begins : len(pattern) - ends]
-    middle = re.sub(r"\\?/", r"\\/", middle).replace("\n", r"\n")
-    before, after = "" if begins else "(?s:.*)", "" if ends else "(?s:.*)"
-    return [f"/{before}(?:{middle}){after}/"]
-
-
-def _without(marker: str) -> str:
-    return f"~/(?s:.*){re.escape(marker).replace('/', chr(92) + '/')}(?s:.*)/"
