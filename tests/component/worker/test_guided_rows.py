@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from typing import Unpack
 
 import numpy as np
 import pytest
