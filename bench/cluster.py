@@ -1,18 +1,22 @@
 """A cluster in a state folder of its own, driven by the command line, that leaves nothing."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from bramley.client.commands.down import is_alive
 
 ANYWHERE = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
+END_WITHIN_S = 30.0
 _POLL_S = 0.1
 
 
@@ -82,11 +86,44 @@ class Cluster:
         Returns:
             What was left over by ``bramley down``.
         """
-        if self.status()["state"] != "stopped":
-            self.command("down", check=False)
+        try:
+            if self.status()["state"] != "stopped":
+                self.command("down", check=False)
+        finally:
+            end_all_of(self._state_dir)
         left = [f"process {pid}" for pid in sorted(self._pids) if is_alive(pid)]
         left += [f"folder {folder}" for folder in self._run_dirs if folder.exists()]
         return left
+
+
+def end_all_of(state_dir: Path) -> None:
+    """End whatever was started for a state folder, and that no command knows of.
+
+    An ``up`` that was interrupted may have started a supervisor which has told nobody yet.
+    """
+    found = list(_told_of(state_dir))
+    for process in found:
+        with suppress(psutil.Error):
+            process.terminate()
+    _, alive = psutil.wait_procs(found, END_WITHIN_S)
+    # What these had begun meanwhile as well.
+    for process in {*alive, *_told_of(state_dir)}:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def _told_of(state_dir: Path) -> Iterator[psutil.Process]:
+    """Find processes whose command line names a folder, or something in it.
+
+    Yields:
+        Each.
+    """
+    begins = tuple(f"{folder}/" for folder in (state_dir, state_dir.resolve()))
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_told = any(f"{word}/".startswith(begins) for word in process.cmdline())
+            if is_told and process.pid != os.getpid():
+                yield process
 
 
 @contextmanager
