@@ -19,9 +19,11 @@ import numpy as np
 from bramley.protos.v1 import types_pb2
 from bramley.worker.grammar import masks
 from bramley.worker.grammar.compiler import Compiled, make
-from bramley.worker.grammar.guide import Guide
+from bramley.worker.grammar.guide import Guide, Reasoning
 from bramley.worker.grammar.vocabulary import Vocabulary
 from mlx_lm.tokenizer_utils import load as load_tokenizer
+from bramley.worker.reading.events import PlainReader
+from bramley.worker.reading.reasoning import ReasoningReader
 from bramley.worker.text.tokenizer import Tokenizer
 from support.byte_tokenizer import write_byte_tokenizer
 from support.segmentations import write_smollm2
@@ -76,19 +78,57 @@ def groups(name: str) -> list[dict[str, Any]]:
 
 
 @cache
-def byte_vocabulary() -> Vocabulary:
-    """A vocabulary in which one byte is one token."""
+def byte_tokenizer() -> Tokenizer:
+    """Of one token a byte."""
     with tempfile.TemporaryDirectory() as folder:
         write_byte_tokenizer(Path(folder))
-        return Vocabulary(Tokenizer(load_tokenizer(Path(folder))))
+        return Tokenizer(load_tokenizer(Path(folder)))
+
+
+@cache
+def byte_vocabulary() -> Vocabulary:
+    """A vocabulary in which one byte is one token."""
+    return Vocabulary(byte_tokenizer())
+
+
+@cache
+def smollm2_tokenizer() -> Tokenizer:
+    """A real one, of 49,152 tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_smollm2(Path(folder))
+        return Tokenizer(load_tokenizer(Path(folder)))
 
 
 @cache
 def smollm2_vocabulary() -> Vocabulary:
     """A real one, of 49,152 tokens."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_smollm2(Path(folder))
-        return Vocabulary(Tokenizer(load_tokenizer(Path(folder))))
+    return Vocabulary(smollm2_tokenizer())
+
+
+def reasoning(
+    tokenizer: Tokenizer,
+    *,
+    is_open: bool = True,
+    budget: int | None = None,
+    first: str = "",
+    lead: str = "",
+) -> Reasoning:
+    """One answer's reasoning between plain ``<think>`` and ``</think>``."""
+
+    def ids(text: str) -> list[int]:
+        return tokenizer.encode(text, special_tokens=False)
+
+    return Reasoning(
+        detokenizer=tokenizer.detokenizer(),
+        reader=ReasoningReader("<think>", "</think>", PlainReader(), is_open=is_open),
+        is_open=is_open,
+        end=b"</think>",
+        closing_ids=ids("\n</think>\n\n" + lead),
+        budget=budget,
+        start_ids=ids("<think>"),
+        first_ids=ids(first),
+        lead_ids=ids(lead),
+    )
 
 
 def compiled(schema: object, vocabulary: Vocabulary | None = None) -> Compiled:
