@@ -9,10 +9,12 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import mlx.core as mx
 import numpy as np
 
@@ -168,6 +170,14 @@ def writings(value: Any) -> Iterator[str]:
                 yield "{" + ",".join(map(":".join, zip(keys, parts, strict=True))) + "}"
     else:
         yield json.dumps(value, ensure_ascii=False)
+
+
+def is_valid(schema: object, text: str) -> bool:
+    """Ask another library about JSON text, in exact decimals; formats it knows are enforced."""
+    exact = json.loads(json.dumps(schema), parse_float=Decimal)
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    validator = jsonschema.Draft202012Validator(exact, format_checker=checker)
+    return validator.is_valid(json.loads(text, parse_float=Decimal))
 
 
 def sample(guide: Guide, seed: int, limit: int) -> tuple[list[int], bool]:

@@ -1,0 +1,196 @@
+"""Constraints become grammars: each once, on other threads, within a time."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bramley.common.errors import BramleyError, InvalidRequest, Overloaded
+from bramley.protos.v1 import types_pb2
+from bramley.worker.grammar import compiler as module
+from bramley.worker.grammar.compiler import KEPT, Compiled, Compiler, make
+from bramley.worker.grammar.vocabulary import Vocabulary
+from support.schemas import accepts, byte_tokenizer, byte_vocabulary
+
+Constraint = types_pb2.Constraint
+
+
+@pytest.fixture
+def compiler() -> Iterator[Compiler]:
+    one = Compiler(byte_vocabulary())
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize(
+    ("constraint", "good", "bad"),
+    [
+        (Constraint(json_object=True), ["{}", '{"a": [1]}', '{\n  "a":1}'], ["[]", "{} ", " {}"]),
+        (Constraint(json_schema='{"type":"integer"}'), ["1", "-20"], ["1.0", "true", " 1", "1 "]),
+        (Constraint(json_schema="true"), ["1", "[]"], [""]),
+        (Constraint(regex="a/b+|\\/"), ["a/b", "a/bb", "/"], ["ab", "a/", "xa/b", "a/b/"]),
+        (Constraint(regex="a\nb\\\\/"), ["a\nb\\/"], ["anb"]),
+        (Constraint(grammar='start: "x" start | "y"'), ["y", "xxy"], ["x", ""]),
+        (Constraint(choice=Constraint.Choice(values=["a", "ab", 'é"\\\n/'])), ["a", "ab", 'é"\\\n/'], ["b", "aab", ""]),
+    ],
+)  # fmt: skip
+async def test_a_constraint_lets_through_what_it_says(
+    compiler: Compiler, constraint: Constraint, good: list[str], bad: list[str]
+) -> None:
+    grammar = await compiler.compile(constraint)
+    assert [text for text in good if not accepts(grammar, text)] == []
+    assert [text for text in bad if accepts(grammar, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("constraint", "field"),
+    [
+        (Constraint(), "constraint"),
+        (Constraint(json_object=False), "constraint.json_object"),
+        (Constraint(json_schema="{"), "constraint.json_schema"),
+        (Constraint(json_schema='{"minimum": NaN}'), "constraint.json_schema"),
+        (Constraint(json_schema="false"), "constraint.json_schema"),
+        (Constraint(json_schema='{"allOf": [{"type": "null"}, {"type": "string"}]}'), "constraint.json_schema"),
+        (Constraint(json_schema='{"oneOf": [true, true]}'), "constraint.json_schema"),
+        (Constraint(json_schema="[" * 100_000), "constraint.json_schema"),
+        (Constraint(json_schema=" " * (1 << 21)), "constraint.json_schema"),
+        (Constraint(regex="("), "constraint.regex"),
+        (Constraint(regex="(?=a)"), "constraint.regex"),
+        (Constraint(grammar="start: nothing"), "constraint.grammar"),
+        (Constraint(grammar=""), "constraint.grammar"),
+        (Constraint(grammar="start: start"), "constraint.grammar"),
+        (Constraint(grammar='start: %json {"not": {}}'), "constraint.grammar"),
+        (Constraint(choice=Constraint.Choice()), "constraint.choice.values"),
+        (Constraint(choice=Constraint.Choice(values=["a", ""])), "constraint.choice.values"),
+        ("start: (", "tools"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_compiled_is_refused_by_its_field(
+    compiler: Compiler, constraint: Constraint | str, field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await compiler.compile(constraint, "tools" if isinstance(constraint, str) else "constraint")
+    assert refused.value.field == field
+
+
+async def test_one_compilation_serves_all_who_ask(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counting(vocabulary: Vocabulary, constraint: Constraint | str, field: str) -> Compiled:
+        made.append(threading.get_ident())
+        return make(vocabulary, constraint, field)
+
+    monkeypatch.setattr(module, "make", counting)
+    asked = [compiler.compile(Constraint(regex="abc")) for _ in range(20)]
+    grammars = await asyncio.gather(*asked)
+    assert len(set(map(id, [*grammars, await compiler.compile(Constraint(regex="abc"))]))) == 1
+    assert len(made) == 1
+    assert threading.get_ident() not in made
+
+
+async def test_the_oldest_is_forgotten(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT", 2)
+    first = await compiler.compile(Constraint(regex="a"))
+    await compiler.compile(Constraint(regex="b"))
+    assert await compiler.compile(Constraint(regex="a")) is first
+    await compiler.compile(Constraint(regex="c"))
+    assert await compiler.compile(Constraint(regex="a")) is first
+    assert KEPT > 2
+
+
+async def test_a_refusal_is_not_kept_longer_than_others_and_says_the_same(
+    compiler: Compiler,
+) -> None:
+    said = set[str]()
+    for _ in range(2):
+        with pytest.raises(InvalidRequest) as refused:
+            await compiler.compile(Constraint(regex="("))
+        said.add(str(refused.value))
+    assert len(said) == 1
+
+
+async def test_who_takes_too_long_is_refused_and_who_waits_for_it_is_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go_on = threading.Event()
+
+    def slow(vocabulary: Vocabulary, constraint: Constraint | str, field: str) -> Compiled:
+        go_on.wait(30)
+        return make(vocabulary, constraint, field)
+
+    compiler = Compiler(byte_vocabulary(), time_limit_s=0.2)
+    await compiler.compile(Constraint(regex="x"))
+    monkeypatch.setattr(module, "make", slow)
+    asked = [compiler.compile(Constraint(regex=text)) for text in "abc"]
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    go_on.set()
+    assert [type(end) for end in ends] == [InvalidRequest, InvalidRequest, Overloaded]
+    assert isinstance(ends[2], BramleyError)
+    assert ends[2].retry_after_s
+    assert await compiler.compile(Constraint(regex="a"))  # it was done meanwhile
+    compiler.close()
+
+
+async def test_who_gives_up_waiting_takes_nothing_from_others(compiler: Compiler) -> None:
+    first = asyncio.create_task(compiler.compile(Constraint(regex="gone")))
+    second = asyncio.create_task(compiler.compile(Constraint(regex="gone")))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second
+    assert first.cancelled()
+
+
+async def test_the_vocabulary_is_built_once_and_not_here() -> None:
+    vocabulary = Vocabulary(byte_tokenizer())
+    compiler = Compiler(vocabulary)
+    await asyncio.gather(*(compiler.compile(Constraint(regex=text)) for text in "abcd"))
+    assert vocabulary.build() is vocabulary.build()
+    compiler.close()
+
+
+def _nested(depth: int) -> dict[str, object]:
+    schema: dict[str, object] = {}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"type": "nope"}, "type"),
+        ({"patternProperties": {"^a": {"type": "integer"}}}, None),
+        ({"propertyNames": {"pattern": "^a"}}, "propertyNames"),
+        ({"$ref": "#/nowhere"}, "$ref"),
+        ({"$ref": "#"}, "$ref"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}}, None),
+        ({"type": "string", "pattern": "a("}, "pattern"),
+        ({"type": "string", "minLength": 100_000}, None),
+        (_nested(300), "properties"),
+        ({"enum": ["%019d" % number for number in range(43_000)]}, None),
+    ],
+)
+async def test_b037_a_bad_schema_is_refused_by_its_keyword_or_is_right_and_soon(
+    compiler: Compiler, schema: dict[str, object], keyword: str | None
+) -> None:
+    text = json.dumps(schema)
+    await compiler.compile(Constraint(json_object=True))
+    start_s = time.monotonic()
+    try:
+        await compiler.compile(Constraint(json_schema=text))
+        assert keyword is None
+    except InvalidRequest as refused:
+        assert repr(keyword) in str(refused)
+        assert refused.field == "constraint.json_schema"
+    assert time.monotonic() - start_s < 2.5
+
+
+async def test_b037_nesting_beyond_all_bounds_is_refused(compiler: Compiler) -> None:
+    text = '{"properties":{"a":' * 2000 + "{}" + "}}" * 2000
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        await compiler.compile(Constraint(json_schema=text))
