@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, cast
 
 import jsonschema
@@ -202,27 +203,60 @@ def quoted_terminal(marker: str) -> str:
     return json.dumps(marker)
 
 
-class _Bytes:
-    """A tokenizer of bytes."""
+_END = 256
 
-    eos_token_id = 256
+
+class _Bytes:
+    """A tokenizer of bytes, an end, and special tokens."""
+
+    eos_token_id = _END
     bos_token_id = None
-    special_token_ids = (256,)
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<|end|>")
+
+    def __init__(self, specials: Sequence[str]) -> None:
+        names = [special.encode() for special in specials]
+        self.tokens = [*(bytes([byte]) for byte in range(256)), b"<|end|>", *names]
+        self.special_token_ids = list(range(_END, len(self.tokens)))
 
     def __call__(self, text: str | bytes) -> list[int]:
         return list(text if isinstance(text, bytes) else text.encode())
 
 
-_TOKENIZER = LLTokenizer(TokenizerWrapper(_Bytes()))
+@cache
+def _tokenizer(specials: tuple[str, ...] = ()) -> tuple[LLTokenizer, list[bytes]]:
+    plain = _Bytes(specials)
+    return LLTokenizer(TokenizerWrapper(plain)), plain.tokens
+
+
 # Texts end sometime where these are taken more often than by chance.
 _ENDS = frozenset(b'"}])<,')
 
 
-def random_text(grammar: str, seed: int, markers: Sequence[str] = (), *, limit: int = 8_000) -> str:
-    """Write a random text of a grammar; texts that end at one of the markers end sometime."""
+def random_text(
+    grammar: str,
+    seed: int,
+    markers: Sequence[str] = (),
+    *,
+    specials: Sequence[str] = (),
+    limit: int = 8_000,
+) -> str:
+    """Write a random text of a grammar.
+
+    Args:
+        grammar: in Lark.
+        seed: of chance.
+        markers: plain text that ends other text; without them it would hardly end.
+        specials: texts that are tokens, from the id 257.
+        limit: of bytes.
+
+    Returns:
+        The text.
+
+    Raises:
+        AssertionError: it did not end.
+    """
     chance = random.Random(seed)  # noqa: S311
-    matcher = LLMatcher(_TOKENIZER, LLMatcher.grammar_from_lark(grammar))
+    tokenizer, tokens = _tokenizer(tuple(specials))
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar))
     assert not matcher.get_error(), matcher.get_error()
     made = bytearray()
     while len(made) < limit:
@@ -232,21 +266,21 @@ def random_text(grammar: str, seed: int, markers: Sequence[str] = (), *, limit: 
             made += marker
             continue
         allowed = [token for token, bias in enumerate(matcher.compute_logit_bias()) if bias]
-        ends = [token for token in allowed if token in _ENDS or token == _Bytes.eos_token_id]
+        ends = [token for token in allowed if token in _ENDS or token >= _END]
         plain = [token for token in allowed if token < 128]
         pool = ends if ends and chance.random() < 0.3 else allowed
         pool = plain if pool is allowed and plain and chance.random() < 0.9 else pool
         token = chance.choice(pool)
-        if token == _Bytes.eos_token_id:
+        if token == _END:
             return made.decode()
         assert matcher.consume_token(token), matcher.get_error()
-        made.append(token)
+        made += tokens[token]
     raise AssertionError(f"no end of {bytes(made[-200:])!r}")
 
 
 def accepts(grammar: str, text: str) -> bool:
     """Tell whether a text is one of a grammar's."""
-    matcher = LLMatcher(_TOKENIZER, LLMatcher.grammar_from_lark(grammar))
+    matcher = LLMatcher(_tokenizer()[0], LLMatcher.grammar_from_lark(grammar))
     assert not matcher.get_error(), matcher.get_error()
     return all(matcher.consume_token(byte) for byte in text.encode()) and matcher.is_accepting()
 
@@ -254,16 +288,25 @@ def accepts(grammar: str, text: str) -> bool:
 def check_grammar(
     form: ToolFormat, *, many: bool, seeds: Iterable[int], tools: Sequence[ToolSpec] = TOOLS
 ) -> None:
-    """What a grammar lets a model write is read as calls that are valid, and nothing else."""
-    grammar = form.lark(tools, quoted_terminal, many=many)
+    """What a grammar lets a model write is read as calls that are valid, and nothing else.
+
+    Markers are plain text first, then tokens of their own.
+    """
+    markers = sorted(form.markers)
+    ids = {marker: f"<[{_END + 1 + at}]>" for at, marker in enumerate(markers)}
     schemas = {tool.name: tool.schema for tool in tools}
+    texts = form.lark(tools, quoted_terminal, many=many)
+    tokens = form.lark(tools, ids.__getitem__, many=many)
     for seed in seeds:
-        text = random_text(grammar, seed, sorted(form.markers))
-        made = read(form, text, tools)
-        assert made.text == "", text
-        assert made.calls, text
-        assert many or len(made.calls) == 1
-        for call in made.calls:
-            assert call.is_whole, text
-            assert not call.is_malformed, text
-            jsonschema.validate(json.loads(call.arguments), schemas[call.name])
+        for text in (
+            random_text(texts, seed, markers),
+            random_text(tokens, seed, specials=markers),
+        ):
+            made = read(form, text, tools)
+            assert made.text == "", text
+            assert made.calls, text
+            assert many or len(made.calls) == 1
+            for call in made.calls:
+                assert call.is_whole, text
+                assert not call.is_malformed, text
+                jsonschema.validate(json.loads(call.arguments), schemas[call.name])

@@ -7,11 +7,13 @@ from typing import Any
 
 from bramley.common.errors import InvalidRequest
 
-# One space at the most where JSON may have any: a model cannot go on in white space for ever.
-_SPACING: dict[str, Any] = {
+# One space at the most where JSON may have any: a model cannot go on in white space for ever. And
+# one way only to write each character, which is Python's as well.
+_SPELLING: dict[str, Any] = {
     "whitespace_flexible": False,
     "item_separator": ", ?",
     "key_separator": ": ?",
+    "json_allowed_escapes": 'nrbtf\\"',
 }
 
 
@@ -20,10 +22,10 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def json_rule(schema: Mapping[str, Any], **options: object) -> str:
-    """Write what JSON by a whole schema is; options are llguidance's ``x-guidance``."""
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """Write what JSON by a whole schema is."""
     asked: Mapping[str, Any] = schema.get("x-guidance", {})
-    return "%json " + json.dumps({**schema, "x-guidance": {**_SPACING, **options, **asked}})
+    return "%json " + json.dumps({**schema, "x-guidance": {**_SPELLING, **asked}})
 
 
 def arguments_rule(schema: Mapping[str, Any]) -> str:

@@ -37,8 +37,6 @@ _NOTATION = Notation(
     text=python_text,
     prefixes=frozenset({"r", "R", "u", "U"}),
 )
-# What Python and JSON write in the same way.
-_ESCAPES = 'nrbtf\\"'
 
 
 class Pythonic:
@@ -62,7 +60,7 @@ class Pythonic:
                 rule = f"argument_{at}_{len(members)}"
                 flag = '"True" | "False" | ' if schema.get("type") == "boolean" else ""
                 rules[rule] = f"{quoted(f'{key}=')} ({flag}{rule}_value)"
-                rules[f"{rule}_value"] = json_rule(schema, json_allowed_escapes=_ESCAPES)
+                rules[f"{rule}_value"] = json_rule(schema)
                 members.append((rule, is_required))
             calls.append(f'{quoted(f"{tool.name}(")} {listed(members, quoted(", "))} ")"')
         more = '(", " call)*' if many else ""
