@@ -32,7 +32,7 @@ def conversations(asked: Iterable[Mapping[str, Any]]) -> list[Conversation]:
     found: dict[str, Conversation] = {}
     for each in asked:
         messages: Conversation = each["messages"]
-        found.setdefault(messages[0]["content"], messages)
+        found.setdefault(str(messages[0].get("content")), messages)
     return list(found.values())
 
 

@@ -78,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.data or SHIPPED
     files = {name: folder / f"{name}.jsonl" for name in names}
     items = {name: read_items(TASKS[name], files[name], arguments.limit) for name in names}
+    if arguments.out is not None and not arguments.out.parent.is_dir():
+        raise InvalidRequest("--out", f"{arguments.out.parent} is no folder")
     baseline = None if arguments.baseline is None else load(arguments.baseline)
     caged = _isolation(names)  # or it would fail after all answers
     out: Path = arguments.out or Path(f"bramley-eval-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json")

@@ -1,5 +1,6 @@
 """Items are asked as they should be, and what comes of it does not depend on who answers first."""
 
+import argparse
 import asyncio
 from typing import Unpack
 
@@ -8,7 +9,7 @@ import pytest
 
 from bramley.bench.eval.record import Record
 from bramley.bench.eval.runner import Runner
-from bramley.bench.eval.tasks import gsm8k, hashhop, mmlu
+from bramley.bench.eval.tasks import command, gsm8k, hashhop, mmlu
 from bramley.bench.eval.tasks.contract import Setting
 from bramley.client.events import Completion, Timings, TokenLogprob, Usage
 from bramley.client.requests import Options
@@ -167,3 +168,10 @@ async def test_hashhop_fills_the_context_that_is_wanted_and_no_more() -> None:
     assert 1700 < len(asked.text) < 2000
     with pytest.raises(InvalidRequest, match="no room"):
         await Runner(Echo(), "m", 1).lines(100)
+
+
+def test_a_file_that_could_not_be_written_is_refused_before_anything_is_asked() -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(InvalidRequest, match="--out: no/such is no folder"):
+        command.run(parser.parse_args(["gsm8k", "--model", "any", "--out", "no/such/run.json"]))
