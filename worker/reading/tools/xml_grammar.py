@@ -65,8 +65,8 @@ class Layout:
         run: what stands before the first call and after the last.
         between: what stands between two calls.
         named: writes a name so that it may stand in its place.
-        wrap: markers around a string that has one of ``unsafe``'s characters, and may then have
-            any text but the second of them.
+        wrap: markers that may stand around a value, and do around a string that has one of
+            ``unsafe``'s characters: it may then have any text but the second of them.
         unsafe: characters of a regular expression's class.
     """
 
@@ -189,11 +189,17 @@ class _Values:
                 ways += [("string", way) for way in self._string(leaf, kinds)]
             if own != STRING:
                 name = f"{self._rule}_{len(ways)}"
-                self._rules[name] = lark.json_rule(_without_strings(leaf, own, root, kinds))
-                ways.append((_type_of(own if kinds == ANY else own - STRING), f"{name} {end}"))
+                narrow = _without_strings(leaf, own, root, kinds)
+                self._rules[name] = lark.json_rule(_guarded(narrow, _pattern_without(self._marker)))
+                kind = _type_of(own if kinds == ANY else own - STRING)
+                ways.append((kind, f"{self._wrapped(name)} {end}"))
         if not ways:
             raise InvalidRequest("tools", f"{self._path}: no value of it can be written")
         return ways
+
+    def _wrapped(self, name: str) -> str:
+        opens, closes = map(lark.quoted, self._layout.wrap)
+        return f"({name} | {opens} {name} {closes})" if self._layout.wrap[0] else name
 
     def _string(self, leaf: Mapping[str, Any], kinds: Kinds) -> list[str]:
         if bound := [word for word in _UNWRITABLE if word in leaf]:
@@ -263,3 +269,51 @@ def _type_of(kinds: Kinds) -> str:
     if kinds <= {"integer", "number"}:
         return "number"
     return next(iter(sorted(kinds))) if len(kinds) == 1 else "object"
+
+
+# Where a schema has other schemas: by name, in a list, or alone.
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
+_ALONE = ("items", "additionalProperties")
+# Of a string that is already kept to something.
+_KEPT = ("pattern", "enum", "const", "format")
+
+
+def _guarded(schema: object, pattern: str, depth: int = 0) -> dict[str, Any]:
+    """Keep the strings inside a value free of the marker that ends the value."""
+    made = dict(as_mapping(schema))
+    if depth > 32:
+        return made
+    for word in _NAMED:
+        if named := as_mapping(made.get(word)):
+            made[word] = {key: _inner(one, pattern, depth) for key, one in named.items()}
+    for word in _LISTED:
+        if listed := as_list(made.get(word)):
+            made[word] = [_inner(one, pattern, depth) for one in listed]
+    for word in _ALONE:
+        if word in made:
+            made[word] = _inner(made[word], pattern, depth)
+    kind = made.get("type")
+    if (kind == "string" or "string" in as_list(kind)) and not any(one in made for one in _KEPT):
+        made["pattern"] = pattern
+    return made
+
+
+def _inner(schema: object, pattern: str, depth: int) -> object:
+    return schema if isinstance(schema, bool) else _guarded(schema, pattern, depth + 1)
+
+
+def _pattern_without(marker: str) -> str:
+    """Write what has no such text in it; its first character stands in it once.
+
+    Returns:
+        A pattern: every beginning of the marker is followed by another beginning, or by what does
+        not go on with it.
+    """
+    first = re.escape(marker[0])
+    begun = [re.escape(marker[:size]) for size in range(1, len(marker))]
+    begins = f"(?:{'|'.join(reversed(begun))})*"
+    other = "|".join(
+        f"{text}[^{first}{re.escape(marker[size])}]" for size, text in enumerate(begun, 1)
+    )
+    return f"^(?:[^{first}]|{begins}(?:{other}))*{begins}$"

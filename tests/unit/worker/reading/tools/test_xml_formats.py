@@ -258,3 +258,14 @@ def test_special_tokens_stand_in_the_grammar_by_name(written: Written) -> None:
     grammar = written.form.lark(TOOLS, lambda marker: f"<[{marker}]>", many=True)
     for marker in written.form.markers:
         assert json.dumps(marker) not in grammar
+
+
+@every_format
+def test_no_string_in_a_list_may_have_the_marker_that_ends_the_list(written: Written) -> None:
+    schema = {"properties": {"texts": {"type": "array", "items": {"type": "string"}}}}
+    grammar = written.form.lark([ToolSpec("f", schema)], quoted_terminal, many=False)
+    marker = "<|close|>" if written.form.name == "kimi_k3" else written.value_end
+    for text in ("", "a", "<b>c</b>", f"<{marker[:-1]}<", f"{marker[:-1]}x", "<|open|>", "<</"):
+        assert accepts(grammar, written.text(("f", {"texts": [text, "x"]}))), text
+    for text in (marker, f"a<{marker}>", f"{marker[:-1]}{marker}"):
+        assert not accepts(grammar, written.text(("f", {"texts": [text]}))), text
