@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 BACKEND ?= $(if $(filter Linux,$(shell uname -s)),cpu)
 READY := $(VENV)/.ready
 ARGS ?=
+# The tests start hundreds of processes: none is to compile our modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test test-all soak check protos bench bench-serve sizes docs fmt lint types
 
