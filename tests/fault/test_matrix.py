@@ -34,19 +34,17 @@ from support.matrix import (
 
 Processes = dict[tuple[str, str], int]
 SUPERVISOR = ("supervisor", "supervisor")
-# The others are slow: `make test-all`. SIGKILL is in test_kills.py, too.
+# The others are slow: `make test-all`. SIGKILL is in test_kills.py, too, a worker that is stopped
+# in test_health.py, a supervisor that is in deploy/test_takeover.py.
 QUICK = {
     "worker-terminated-decode",
-    "worker-stopped-prefill",
     "worker-blocked-decode",
     "router-terminated-decode",
-    "router-terminated-loading",
     "router-stopped-decode",
     "router-blocked-queued",
     "store-killed-prefill",
     "store-blocked-idle",
     "supervisor-terminated-decode",
-    "supervisor-stopped-loading",
 }
 CELLS = [Cell(*each) for each in itertools.product(VICTIMS, FAULTS, PHASES)]
 assert {str(cell) for cell in CELLS} >= QUICK
