@@ -19,7 +19,6 @@ from support.served import Served, serving
 NAMES = ("tiny", "sliding", "hybrid")
 PROMPTS = ("Once upon a time", "It was a dark and stormy night", "Call me")
 ASKED: Options = {"max_tokens": 8, "ignore_eos": True, "temperature": 0.0}
-REQUESTS = 200
 CANCELS = 0.1
 GAP_S = 0.03  # the mean time between two that come
 TAKES = 300_000_000
@@ -112,14 +111,20 @@ async def sampling(served: Served) -> AsyncGenerator[Samples]:
 class Crowd:
     """Requests of a seed, in any order; some leave.
 
+    Args:
+        client: asks.
+        oracle: the right answers.
+        count: how many come.
+
     Attributes:
         waits_s: of those that were answered.
         left: how many did not wait for their answer.
     """
 
-    def __init__(self, client: AsyncClient, oracle: Oracle) -> None:
+    def __init__(self, client: AsyncClient, oracle: Oracle, count: int) -> None:
         self._client = client
         self._oracle = oracle
+        self._count = count
         self._dice = random.Random(11)  # noqa: S311
         self.waits_s: list[float] = []
         self.left = 0
@@ -128,7 +133,7 @@ class Crowd:
         """Have them come, and wait for all of them."""
         dice = self._dice
         async with asyncio.TaskGroup() as requests:
-            for _ in range(REQUESTS):
+            for _ in range(self._count):
                 patience_s = dice.uniform(0.0, 2.0) if dice.random() < CANCELS else None
                 requests.create_task(self._one(dice.choice(list(self._oracle)), patience_s))
                 await asyncio.sleep(dice.expovariate(1 / GAP_S))
@@ -149,8 +154,9 @@ class Crowd:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.slow)])
 async def test_three_models_share_the_memory_of_two(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, count: int, record_property: Callable[[str, object], None]
 ) -> None:
     async with serving(tmp_path, settings, until_ready=None) as served:
         assert {one.state for one in await served.client.list_models()} == {"unloaded"}
@@ -160,7 +166,7 @@ async def test_three_models_share_the_memory_of_two(
                 for name in NAMES
                 for prompt in PROMPTS
             }
-            crowd = Crowd(served.client, oracle)
+            crowd = Crowd(served.client, oracle, count)
             await crowd.run()
             await at_rest(served)
         starts = sum(map(len, samples.epochs.values()))
@@ -173,7 +179,7 @@ async def test_three_models_share_the_memory_of_two(
         assert samples.seen > 100
         assert (samples.most, samples.reserved) == (2, 2)
         assert starts == loads > len(NAMES)
-        assert len(crowd.waits_s) + crowd.left == REQUESTS
+        assert len(crowd.waits_s) + crowd.left == count
         assert p95_s < WAIT_S
         assert not strays(served)
 
