@@ -52,6 +52,27 @@ class _Kind(Enum):
     CALL = auto()
 
 
+class _Strings:
+    """Follows the strings of a JSON object: what looks like a marker in one is none."""
+
+    def __init__(self) -> None:
+        self.is_inside = False
+        self._is_escaped = False
+        self._is_object: bool | None = None
+
+    def push(self, text: str) -> None:
+        """Take more of the text; one that is no object has no strings."""
+        if self._is_object is None and (start := text.lstrip(SPACE)):
+            self._is_object = start.startswith("{")
+        for character in text if self._is_object else "":
+            if self._is_escaped:
+                self._is_escaped = False
+            elif character == '"':
+                self.is_inside = not self.is_inside
+            else:
+                self._is_escaped = self.is_inside and character == "\\"
+
+
 class HarmonyReader:
     """Reads an answer of messages.
 
@@ -77,9 +98,10 @@ class HarmonyReader:
         self._header = ""
         self._calls = 0
         self._arguments: list[str] = []
+        self._strings = _Strings()
         self._lead = ""  # stands before the next content
         self._has_content = False
-        self._is_trimmed = is_open  # the next content stands behind reasoning
+        self._is_trimmed = False  # the next content stands behind reasoning
 
     def push(self, text: str) -> Sequence[Event]:
         """Take the next piece."""
@@ -115,6 +137,7 @@ class HarmonyReader:
                 return self._content(text)
             case _Kind.CALL:
                 self._arguments.append(text)
+                self._strings.push(text)
                 return [CallArguments(self._calls - 1, text)]
             case _Kind.HEADER:
                 self._header += text
@@ -127,7 +150,8 @@ class HarmonyReader:
         if is_header and marker in {CHANNEL, CONSTRAIN}:
             self._header = self._header.strip(SPACE) + marker
             return []
-        if marker in {MESSAGE, CONSTRAIN}:  # inside a text they mean nothing
+        is_string = self._kind is _Kind.CALL and self._strings.is_inside
+        if is_string or marker in {MESSAGE, CONSTRAIN}:  # inside a text these mean nothing
             return self._say(marker)
         events = self._leave_header() if is_header else self._close()
         self._header = marker if marker in {START, CHANNEL} else ""
@@ -154,6 +178,7 @@ class HarmonyReader:
         if recipient and self._has_tools:
             self._move(_Kind.CALL)
             self._arguments.clear()
+            self._strings = _Strings()
             self._calls += 1
             return [CallStart(self._calls - 1, recipient)]
         if is_analysis:

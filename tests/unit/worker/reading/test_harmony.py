@@ -120,6 +120,13 @@ def test_arguments_that_are_no_object_are_handed_on_as_they_are(arguments: str) 
     ]
 
 
+def test_a_marker_in_a_string_of_the_arguments_is_text() -> None:
+    arguments = '{"a": "\\"<|end|><|start|>\\\\", "b": "<|call|>"}'
+    assert said(f"{TO_PING}{arguments}<|call|>") == called("ping", arguments)
+    events = said('<|channel|>analysis to=python code<|message|>print("a)<|call|>')
+    assert events[-1] == CallEnd(0, is_malformed=True)
+
+
 def test_a_call_without_arguments_is_malformed() -> None:
     assert said(f"{TO_PING}<|call|>") == [CallStart(0, "ping"), CallEnd(0, is_malformed=True)]
 

@@ -177,6 +177,15 @@ def test_what_opens_a_call_amid_a_line_of_reasoning_is_reasoning() -> None:
     assert with_calls(f"{text}</think>ok") == [Reasoning(text), Text("ok")]
 
 
+def test_at_the_end_what_stands_behind_a_shorter_marker_is_kept() -> None:
+    def make() -> ReasoningReader:
+        opens = ["<t", "<t x>"]
+        return ReasoningReader("<a>", "</a>", PlainReader(), is_open=True, opens=opens)
+
+    assert read_every_way(make, "a <t x") == [Reasoning("a <t x")]
+    assert read_every_way(make, "a\n<t x") == [Reasoning("a"), Text("<t x")]
+
+
 def test_where_reasoning_stands_is_told_between_two_pieces() -> None:
     reader = ReasoningReader("<think>", "</think>", PlainReader(), is_open=False)
     states: list[bool] = []
