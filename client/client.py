@@ -13,6 +13,7 @@ from bramley.client.requests import (
     CacheOptions,
     Message,
     Options,
+    Turn,
     close_session_request,
     explain_request,
     generate_request,
@@ -160,7 +161,11 @@ class AsyncClient:
         return reply.requests_finished
 
     async def tokenize(
-        self, model: str, text: str | None = None, *, messages: Sequence[Message] | None = None
+        self,
+        model: str,
+        text: str | None = None,
+        *,
+        messages: Sequence[Message | Turn] | None = None,
     ) -> list[int]:
         """Tell the ids that ``generate`` would use for the same text or messages."""
         request = tokenize_request(model, text, messages)

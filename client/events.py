@@ -42,12 +42,49 @@ class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
     top: dict[int, float]
 
 
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """More of one call of a tool.
+
+    Attributes:
+        index: of the call in its answer.
+        id: in the call's first only, as the name is.
+        arguments: more of their text.
+        is_malformed: the arguments are no JSON object, but what the model wrote.
+        is_ended: the call is whole.
+    """
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    is_malformed: bool = False
+    is_ended: bool = False
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool.
+
+    Attributes:
+        arguments: their text: a JSON object, if the call is whole and not malformed.
+        is_malformed: the arguments are no JSON object, but what the model wrote.
+        is_ended: else the answer's end cut it.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    is_malformed: bool = False
+    is_ended: bool = True
+
+
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """What is new of one answer since its last Delta.
 
     Attributes:
         index: of the answer, where several were asked for.
+        tool_calls: parts of calls.
         completion_tokens: all of this answer so far.
+        reasoning_tokens: those of them that were reasoning.
         logprobs: one a token, where they were asked for.
         prompt_logprobs: of the prompt from its second token on, once, where asked for.
     """
@@ -55,7 +92,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     token_ids: tuple[int, ...]
     reasoning_text: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
     completion_tokens: int
+    reasoning_tokens: int = 0
     index: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
@@ -67,6 +106,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: dict[str, int]
+    reasoning_tokens: int = 0  # part of completion_tokens
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +148,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     timings: Timings
     reasoning_text: str = ""
+    tool_calls: list[ToolCall] = []
     matched: str | int | None = None
     logprobs: list[TokenLogprob] = []
 
@@ -126,6 +167,23 @@ class Completion(Choice, frozen=True, kw_only=True):
     request_id: str = ""
 
 
+def joined(parts: Iterable[ToolCallDelta]) -> list[ToolCall]:
+    """Join the parts of one answer's calls, by their indexes."""
+    calls: defaultdict[int, list[ToolCallDelta]] = defaultdict(list)
+    for part in parts:
+        calls[part.index].append(part)
+    return [
+        ToolCall(
+            id="".join([part.id for part in of_call]),
+            name="".join([part.name for part in of_call]),
+            arguments="".join([part.arguments for part in of_call]),
+            is_malformed=any(part.is_malformed for part in of_call),
+            is_ended=any(part.is_ended for part in of_call),
+        )
+        for _, of_call in sorted(calls.items())
+    ]
+
+
 class _Part:
     """What is known of one answer so far."""
 
@@ -142,6 +200,7 @@ class _Part:
             usage=self.finished.usage,
             timings=self.finished.timings,
             reasoning_text="".join([delta.reasoning_text for delta in self.deltas]),
+            tool_calls=joined(part for delta in self.deltas for part in delta.tool_calls),
             matched=self.finished.matched,
             logprobs=[one for delta in self.deltas for one in delta.logprobs],
         )
@@ -182,6 +241,7 @@ class Gathering:
         usage = msgspec.structs.replace(
             first.usage,
             completion_tokens=sum(choice.usage.completion_tokens for choice in choices),
+            reasoning_tokens=sum(choice.usage.reasoning_tokens for choice in choices),
         )
         return Completion(
             text=first.text,
@@ -190,6 +250,7 @@ class Gathering:
             usage=usage,
             timings=first.timings,
             reasoning_text=first.reasoning_text,
+            tool_calls=first.tool_calls,
             matched=first.matched,
             logprobs=first.logprobs,
             choices=choices,

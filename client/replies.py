@@ -16,6 +16,7 @@ from bramley.client.events import (
     Started,
     Timings,
     TokenLogprob,
+    ToolCallDelta,
     Usage,
 )
 from bramley.common.status import RemoteError
@@ -163,12 +164,25 @@ def _delta(delta: generation_pb2.Delta) -> Delta:
         text=delta.text,
         token_ids=tuple(delta.token_ids),
         reasoning_text=delta.reasoning_text,
+        tool_calls=tuple(map(_tool_call, delta.tool_calls)),
         completion_tokens=delta.completion_tokens,
+        reasoning_tokens=delta.reasoning_tokens,
         index=delta.index,
         logprobs=_logprobs(delta.logprobs) if delta.HasField("logprobs") else (),
         prompt_logprobs=_logprobs(delta.prompt_logprobs)
         if delta.HasField("prompt_logprobs")
         else (),
+    )
+
+
+def _tool_call(part: types_pb2.ToolCallDelta) -> ToolCallDelta:
+    return ToolCallDelta(
+        index=part.index,
+        id=part.id,
+        name=part.name,
+        arguments=part.arguments_json,
+        is_malformed=part.malformed,
+        is_ended=part.ended,
     )
 
 
@@ -202,6 +216,7 @@ def _finished(finished: generation_pb2.Finished) -> Finished:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=_by_tier(usage.cached),
+            reasoning_tokens=usage.reasoning_tokens,
         ),
         timings=Timings(
             queue_s=to_seconds(timings.queue),

@@ -1,25 +1,23 @@
 """Keywords to GenerateRequest: what cannot be said on the wire is refused by its field's name."""
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Literal, TypedDict, get_args
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict, cast, get_args, get_type_hints
 
+from bramley.client.fields import field
+from bramley.client.turns import Message, Tool, Turn, TurnOptions, chat_of, put_turn_options
 from bramley.common.errors import InvalidRequest
 from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
 
+__all__ = ["CacheOptions", "Message", "Options", "Priority", "Tool", "Turn", "TurnOptions"]
+
 Priority = Literal["bulk", "default", "interactive", "system"]
 
 
-class Message(TypedDict):
-    """One turn of a conversation."""
+class Options(TurnOptions, total=False):
+    """What a generation may be asked for, beside what TurnOptions has.
 
-    role: str
-    content: str
-
-
-class Options(TypedDict, total=False):
-    """What a generation may be asked for; an absent one is the model's own default.
+    An absent one is the model's own default.
 
     Attributes:
         messages: a conversation, rendered by the model's chat template, instead of a prompt.
@@ -51,7 +49,7 @@ class Options(TypedDict, total=False):
         max_delay_s: how long tokens may be held back to share a Delta.
     """
 
-    messages: Sequence[Message]
+    messages: Sequence[Message | Turn]
     token_ids: Sequence[int]
     n: int | None
     max_tokens: int | None
@@ -119,28 +117,29 @@ def generate_request(
     """
     _check_names(options, Options)
     request = generation_pb2.GenerateRequest()
-    with _field("model"):
+    with field("model"):
         request.model = model
     for name in _NAMES:
-        with _field(name):
+        with field(name):
             setattr(request, name, options.get(name, ""))
-    with _field("labels"):
+    with field("labels"):
         request.labels.update(options.get("labels", {}))
     for name in _CACHE:
         if value := options.get(name):
-            with _field(f"cache.{name}"):
+            with field(f"cache.{name}"):
                 setattr(request.cache, name, value)
     if (wait_s := options.get("max_queue_s")) is not None:
-        with _field("max_queue_time"):
+        with field("max_queue_time"):
             request.max_queue_time.CopyFrom(to_duration(wait_s))
     if (count := options.get("n")) is not None:
-        with _field("n"):
+        with field("n"):
             request.n = count
     _put_input(request, prompt, options)
     _put_sampling(request.sampling, options)
     _put_stop(request.stop, options)
     _put_logprobs(request, options)
-    with _field("priority"):
+    put_turn_options(request, options)
+    with field("priority"):
         if name := options.get("priority"):
             if name not in get_args(Priority):
                 names = ", ".join(get_args(Priority))
@@ -153,24 +152,24 @@ def generate_request(
 def _put_sampling(sampling: types_pb2.SamplingParams, options: Options) -> None:
     for name in _SAMPLING:
         if (value := options.get(name)) is not None:
-            with _field(f"sampling.{name}"):
+            with field(f"sampling.{name}"):
                 setattr(sampling, name, value)
     if bias := options.get("logit_bias"):
-        with _field("sampling.logit_bias"):
+        with field("sampling.logit_bias"):
             sampling.logit_bias.update(bias)
 
 
 def _put_stop(stop: types_pb2.StopConditions, options: Options) -> None:
     for name in _STOP:
         if (value := options.get(name)) is not None:
-            with _field(f"stop.{name}"):
+            with field(f"stop.{name}"):
                 setattr(stop, name, value)
-    with _field("stop.strings"):
+    with field("stop.strings"):
         strings = options.get("stop", ())
         stop.strings.extend([strings] if isinstance(strings, str) else strings)
-    with _field("stop.token_ids"):
+    with field("stop.token_ids"):
         stop.token_ids.extend(options.get("stop_token_ids", ()))
-    with _field("stop.bad_words"):
+    with field("stop.bad_words"):
         stop.bad_words.extend(options.get("bad_words", ()))
 
 
@@ -178,22 +177,22 @@ def _put_logprobs(request: generation_pb2.GenerateRequest, options: Options) -> 
     top, prompt = options.get("logprobs"), options.get("prompt_logprobs", False)
     if top is None and not prompt:
         return
-    with _field("logprobs.prompt"):
+    with field("logprobs.prompt"):
         request.logprobs.prompt = prompt
     if top is not None:
-        with _field("logprobs.top"):
+        with field("logprobs.top"):
             request.logprobs.top = top
 
 
 def _put_stream(stream: types_pb2.StreamOptions, options: Options) -> None:
     stream.progress = options.get("progress", False)
     if delay_s := options.get("max_delay_s"):
-        with _field("stream.max_delay"):
+        with field("stream.max_delay"):
             stream.max_delay.CopyFrom(to_duration(delay_s))
 
 
 def tokenize_request(
-    model: str, text: str | None, messages: Sequence[Message] | None
+    model: str, text: str | None, messages: Sequence[Message | Turn] | None
 ) -> router_pb2.TokenizeRequest:
     """Build the request.
 
@@ -207,10 +206,10 @@ def tokenize_request(
         raise InvalidRequest("input", "give either text or messages")
     request = router_pb2.TokenizeRequest(model=model)
     if text is not None:
-        with _field("text"):
+        with field("text"):
             request.text = text
     if messages is not None:
-        request.chat.CopyFrom(_chat(messages))
+        request.chat.CopyFrom(chat_of(messages, {}))
     return request
 
 
@@ -224,7 +223,7 @@ class CacheOptions(TypedDict, total=False):
         salt: the cache salt that a generation would have.
     """
 
-    messages: Sequence[Message]
+    messages: Sequence[Message | Turn]
     token_ids: Sequence[int]
     adapter: str
     salt: str
@@ -243,11 +242,11 @@ def explain_request(
     """
     _check_names(options, CacheOptions)
     request = router_pb2.ExplainCacheRequest()
-    with _field("model"):
+    with field("model"):
         request.model = model
     _put_input(request, prompt, options)
     for name in ("adapter", "salt"):
-        with _field(name):
+        with field(name):
             setattr(request, name, options.get(name, ""))
     return request
 
@@ -265,7 +264,7 @@ def close_session_request(
     """
     request = router_pb2.CloseSessionRequest()
     for name, value in (("model", model), ("session_key", session_key), ("salt", salt)):
-        with _field(name):
+        with field(name):
             setattr(request, name, value)
     return request
 
@@ -280,10 +279,10 @@ def unload_request(model: str, drain_timeout_s: float | None) -> router_pb2.Unlo
         InvalidRequest: a value that its field cannot hold.
     """
     request = router_pb2.UnloadModelRequest()
-    with _field("model"):
+    with field("model"):
         request.model = model
     if drain_timeout_s is not None:
-        with _field("drain_timeout"):
+        with field("drain_timeout"):
             request.drain_timeout.CopyFrom(to_duration(drain_timeout_s))
     return request
 
@@ -297,34 +296,15 @@ def _put_input(
     if sum(given is not None for given in (prompt, messages, token_ids)) != 1:
         raise InvalidRequest("input", "give one of prompt, messages and token_ids")
     if prompt is not None:
-        with _field("text"):
+        with field("text"):
             request.text = prompt
     elif messages is not None:
-        request.chat.CopyFrom(_chat(messages))
+        request.chat.CopyFrom(chat_of(messages, cast("TurnOptions", options)))
     elif token_ids is not None:
-        with _field("token_ids"):
+        with field("token_ids"):
             request.token_ids.CopyFrom(types_pb2.TokenIds(ids=token_ids))
 
 
-def _chat(messages: Sequence[Message]) -> types_pb2.ChatInput:
-    chat = types_pb2.ChatInput()
-    for position, message in enumerate(messages):
-        with _field(f"chat.messages[{position}]"):
-            chat.messages.add(role=message["role"], content=message["content"])
-    return chat
-
-
 def _check_names(options: Mapping[str, object], known: type) -> None:
-    for name in options.keys() - known.__annotations__.keys():
+    for name in options.keys() - get_type_hints(known).keys():
         raise InvalidRequest(name, "is no option")
-
-
-@contextmanager
-def _field(path: str) -> Generator[None]:
-    """Name the field that cannot hold what is assigned to it."""
-    try:
-        yield
-    except KeyError as error:
-        raise InvalidRequest(path, f"lacks {error}") from error
-    except (OverflowError, TypeError, ValueError) as error:
-        raise InvalidRequest(path, str(error)) from error

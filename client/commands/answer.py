@@ -3,13 +3,11 @@
 import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-import typer
+from typing import TYPE_CHECKING, TextIO
 
 from bramley.client.cluster import Model
 from bramley.client.commands.screen import progress_bar
-from bramley.client.events import Completion, Delta, Event, Gathering, Progress
+from bramley.client.events import Completion, Delta, Event, Gathering, Progress, ToolCall
 from bramley.common.errors import InvalidRequest, QueueTimeout
 
 if TYPE_CHECKING:
@@ -62,13 +60,15 @@ def wait_for(client: "Client", name: str, timeout_s: float | None = None) -> Mod
 
 
 def stream_text(events: Iterable[Event], *, write: bool) -> Completion:
-    """Follow ``events`` to their end, writing the text to stdout as it comes if ``write``.
+    """Follow ``events`` to their end, writing what is said as it comes if ``write``.
+
+    Content and calls of tools go to stdout, reasoning to stderr.
 
     Returns:
         The whole answer.
     """
     gathering = Gathering()
-    last = "\n"
+    page = _Page()
     try:
         with progress_bar() as bar:
             for event in events:
@@ -77,10 +77,49 @@ def stream_text(events: Iterable[Event], *, write: bool) -> Completion:
                     bar.draw("prefill", event.done_tokens / max(event.prompt_tokens, 1))
                 elif isinstance(event, Delta) and write:
                     bar.erase()
-                    last = event.text or last
-                    sys.stdout.write(event.text)  # typer's echo would drop escape sequences
-                    sys.stdout.flush()
+                    page.write(sys.stderr, event.reasoning_text)
+                    page.write(sys.stdout, event.text)
     finally:
-        if not last.endswith("\n"):
-            typer.echo()
-    return gathering.completion()
+        page.end_line()
+    completion = gathering.completion()
+    if write:
+        for call in completion.tool_calls:
+            page.write(sys.stdout, _line(call))
+    return completion
+
+
+class _Page:
+    """Two streams that a person may read as one: each takes a line of its own."""
+
+    def __init__(self) -> None:
+        self._at: TextIO | None = None
+        self._last = "\n"
+
+    def write(self, stream: TextIO, text: str) -> None:
+        if not text:
+            return
+        if stream is not self._at:
+            self.end_line()
+            self._at = stream
+            self._dim("2")
+        self._last = text
+        stream.write(text)  # typer's echo would drop escape sequences
+        stream.flush()
+
+    def end_line(self) -> None:
+        if self._at is None:
+            return
+        self._dim("0")
+        if not self._last.endswith("\n"):
+            self._at.write("\n")
+        self._at.flush()
+        self._at, self._last = None, "\n"
+
+    def _dim(self, how: str) -> None:
+        if self._at is sys.stderr and sys.stderr.isatty():
+            sys.stderr.write(f"\x1b[{how}m")
+
+
+def _line(call: ToolCall) -> str:
+    note = "" if call.is_ended else " (cut short)"
+    return f"{call.name} {call.arguments}{' (malformed)' if call.is_malformed else note}\n"

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bramley.client.commands import asking
 from bramley.client.commands.answer import stream_text, wait_for
 from bramley.client.commands.connection import router
 from bramley.client.commands.sampling import MAX_TOKENS, MaxTokens, Seed, Temperature
 
 if TYPE_CHECKING:
-    from bramley.client.requests import Message, Options
+    from bramley.client.events import Completion
+    from bramley.client.requests import Options, Turn
     from bramley.client.sync import Client
 
 _HELP = """/help   list the commands
@@ -21,7 +23,7 @@ _HELP = """/help   list the commands
 Ctrl-C  interrupt an answer"""
 
 
-def chat(
+def chat(  # noqa: PLR0913 -- an option each
     context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL")],
     *,
@@ -31,10 +33,34 @@ def chat(
     session: Annotated[
         str, typer.Option(help="Name of the conversation, for the cache. [default: a random one]")
     ] = "",
+    json_schema: asking.JsonSchema = "",
+    regex: asking.Regex = "",
+    choice: asking.Choice = None,
+    grammar: asking.Grammar = "",
+    tools: asking.Tools = "",
+    tool_choice: asking.ToolChoice = "",
+    reasoning: asking.Reasoning = "",
+    reasoning_budget: asking.ReasoningBudget = None,
+    reasoning_effort: asking.ReasoningEffort = "",
 ) -> None:
     """Talk with a model. /reset forgets the conversation, /exit or Ctrl-D ends it, /help lists."""
-    history: list[Message] = []
-    options: Options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    history: list[Turn] = []
+    options: Options = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        **asking.turn_options(
+            json_schema=json_schema,
+            regex=regex,
+            choice=choice,
+            grammar=grammar,
+            tools=tools,
+            tool_choice=tool_choice,
+            reasoning=reasoning,
+            reasoning_budget=reasoning_budget,
+            reasoning_effort=reasoning_effort,
+        ),
+    }
     options["progress"] = sys.stderr.isatty()
     options["session_key"] = session or _session_key()
     with router(context.obj) as client:
@@ -56,17 +82,30 @@ def _session_key() -> str:
 
 
 def _turn(
-    client: "Client", model: str, history: list["Message"], line: str, options: "Options"
+    client: "Client", model: str, history: list["Turn"], line: str, options: "Options"
 ) -> None:
     """Ask ``line`` and keep the turn; an interrupted one is forgotten."""
-    asked: list[Message] = [*history, {"role": "user", "content": line}]
+    asked: list[Turn] = [*history, {"role": "user", "content": line}]
     try:
         with closing(client.generate(model, **{**options, "messages": asked})) as events:
             answer = stream_text(events, write=True)
     except KeyboardInterrupt:
         typer.echo("(interrupted)", err=True)
         return
-    history[:] = [*asked, {"role": "assistant", "content": answer.text}]
+    history[:] = [*asked, _turn_of(answer)]
+
+
+def _turn_of(answer: "Completion") -> "Turn":
+    """Say an answer as a turn; what was reasoned is the template's to keep or leave out."""
+    turn: Turn = {"role": "assistant", "content": answer.text}
+    if answer.reasoning_text:
+        turn["reasoning_content"] = answer.reasoning_text
+    if answer.tool_calls:
+        turn["tool_calls"] = [
+            {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.tool_calls
+        ]
+    return turn
 
 
 def _read_line() -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from bramley.client.commands import asking
 from bramley.client.commands.answer import read_prompt, stream_text, wait_for
 from bramley.client.commands.connection import router
 from bramley.client.commands.sampling import (
@@ -55,6 +56,15 @@ def generate(  # noqa: PLR0913 -- an option each
     fairness_key: Annotated[
         str, typer.Option(help="Client that asks: clients of one class take turns.")
     ] = "",
+    json_schema: asking.JsonSchema = "",
+    regex: asking.Regex = "",
+    choice: asking.Choice = None,
+    grammar: asking.Grammar = "",
+    tools: asking.Tools = "",
+    tool_choice: asking.ToolChoice = "",
+    reasoning: asking.Reasoning = "",
+    reasoning_budget: asking.ReasoningBudget = None,
+    reasoning_effort: asking.ReasoningEffort = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds for the whole. [default: no limit]", min=0)
@@ -62,7 +72,21 @@ def generate(  # noqa: PLR0913 -- an option each
 ) -> None:
     """Generate one answer."""
     text = read_prompt(prompt)
-    options: Options = {"stop": stop or [], "progress": sys.stderr.isatty()}
+    options: Options = {
+        "stop": stop or [],
+        "progress": sys.stderr.isatty(),
+        **asking.turn_options(
+            json_schema=json_schema,
+            regex=regex,
+            choice=choice,
+            grammar=grammar,
+            tools=tools,
+            tool_choice=tool_choice,
+            reasoning=reasoning,
+            reasoning_budget=reasoning_budget,
+            reasoning_effort=reasoning_effort,
+        ),
+    }
     options["session_key"], options["fairness_key"] = session, fairness_key
     options["priority"] = cast("Priority", priority)  # refused by name where it is none
     options["max_tokens"] = max_tokens
@@ -101,6 +125,8 @@ def _as_json(completion: Completion) -> dict[str, object]:
     timings = completion.timings
     return {
         "text": completion.text,
+        "reasoning_text": completion.reasoning_text,
+        "tool_calls": completion.tool_calls,
         "token_ids": completion.token_ids,
         "finish_reason": completion.finish_reason,
         "usage": completion.usage,

@@ -50,12 +50,15 @@ def test_generate_json_has_exactly_the_documented_shape(shell: Shell, capsys: Ou
     assert shell.run("generate", MODEL, "hi", "--json") == 0
     assert printed(capsys) == {
         "text": "Hello",
+        "reasoning_text": "",
+        "tool_calls": [],
         "token_ids": [100, 101],
         "finish_reason": "stop",
         "usage": {
             "prompt_tokens": 5,
             "completion_tokens": 2,
             "cached_tokens": {"parked": 1, "ram": 2, "ssd": 0},
+            "reasoning_tokens": 0,
         },
         "timings": {"queue_s": 0.25, "ttft_s": 0.5, "total_s": 1.5},
     }

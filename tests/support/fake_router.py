@@ -65,6 +65,20 @@ def answer(*texts: str, prompt_tokens: int = 5) -> list[Step]:
     return [*steps, router_pb2.GenerateResponse(finished=finished)]
 
 
+def told(
+    *deltas: generation_pb2.Delta,
+    reason: types_pb2.FinishReason.ValueType = types_pb2.FINISH_REASON_STOP,
+) -> list[Step]:
+    """Script an answer of these Deltas."""
+    finished = generation_pb2.Finished(
+        reason=reason,
+        usage=types_pb2.Usage(prompt_tokens=5, completion_tokens=9, reasoning_tokens=4),
+    )
+    steps = answer()[:2]
+    steps += [router_pb2.GenerateResponse(delta=delta) for delta in deltas]
+    return [*steps, router_pb2.GenerateResponse(finished=finished)]
+
+
 def answers(*texts: str) -> list[Step]:
     """Script one answer for each text, of a token a character, in turns, with logprobs."""
     steps = answer()[:2]

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -313,11 +313,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             numbers = range(sent, due)
             self._steps += 1
             self._completion_tokens += len(numbers)
-            delta = generation_pb2.Delta(
-                token_ids=numbers,
-                text="".join(texts[n] if texts else f"{n} " for n in numbers),
-                completion_tokens=due,
-            )
+            said = [texts[n] if texts else f"{n} " for n in numbers]
+            delta = _delta(numbers, said, total, script)
             if request.request.HasField("logprobs"):
                 delta.logprobs.token_ids.extend(numbers)
                 delta.logprobs.logprobs.extend(-float(n) for n in numbers)
@@ -327,9 +324,13 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             if sent <= total // 2 < due:
                 await self._act("delta", script)
             sent = due
-        usage = types_pb2.Usage(prompt_tokens=len(prompt), completion_tokens=total)
+        reasoned = min(script.reasons, total)
+        usage = types_pb2.Usage(
+            prompt_tokens=len(prompt), completion_tokens=total, reasoning_tokens=reasoned
+        )
+        called, cut = types_pb2.FINISH_REASON_TOOL_CALLS, types_pb2.FINISH_REASON_LENGTH
         for index in range(max(request.request.n, 1)):
-            yield _finished(index, usage, types_pb2.FINISH_REASON_LENGTH)
+            yield _finished(index, usage, called if script.calls else cut)
 
     async def _act(self, point: str, script: Script) -> None:
         for action, where in script.actions.items():
@@ -415,6 +416,31 @@ class _Ended(Exception):
     def __init__(self, *, finished: bool = False) -> None:
         super().__init__()
         self.finished = finished
+
+
+def _delta(numbers: range, said: Sequence[str], total: int, script: Script) -> generation_pb2.Delta:
+    """Say each token as what it is: reasoning, content, or a call."""
+    delta = generation_pb2.Delta(
+        token_ids=numbers,
+        completion_tokens=numbers.stop,
+        reasoning_tokens=min(numbers.stop, script.reasons),
+    )
+    calls_from = total - script.calls
+    for number, text in zip(numbers, said, strict=True):
+        if number < script.reasons:
+            delta.reasoning_text += text
+        elif number < calls_from:
+            delta.text += text
+        else:
+            arguments = f'{{"n": {number}}}'
+            delta.tool_calls.add(
+                index=number - calls_from,
+                id=f"c{number}",
+                name="f",
+                arguments_json=arguments,
+                ended=True,
+            )
+    return delta
 
 
 def _finished(

@@ -22,6 +22,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         max_rows: its limit, as it states it.
         context_tokens: the same.
         echo: the answer's tokens are the prompt's characters, not numbers.
+        reasons: so many tokens of an answer are reasoning, before all others.
+        calls: so many tokens at an answer's end are each a call of the tool "f"; it ends by them.
         ignore_cancel: a stream whose caller left keeps its row.
         heartbeat_s: between two reports.
         row_chains: what it says its rows hold, as text; so are the hashes of a prompt's blocks.
@@ -44,6 +46,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_rows: int = 8
     context_tokens: int = 4096
     echo: bool = False
+    reasons: int = 0
+    calls: int = 0
     ignore_cancel: bool = False
     heartbeat_s: float = 0.5
     row_chains: list[str] = []
