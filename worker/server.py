@@ -41,7 +41,7 @@ from bramley.worker.shaping import Shaper
 from bramley.worker.telling import Telling
 from bramley.worker.text.bad_words import spellings
 from bramley.worker.text.boundary import StableBoundary
-from bramley.worker.text.chat import characters, conversation, render
+from bramley.worker.text.chat import Conversation, characters, conversation_of
 
 REPORT_GAP_S = 0.02
 STEP_S = 0.5  # of an engine that is inside a step when time is over
@@ -390,13 +390,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def _stable_tokens(
         self, request: generation_pb2.GenerateRequest, ids: Sequence[int]
     ) -> int:
-        if request.WhichOneof("input") != "chat" or request.chat.continue_final_message:
+        if request.WhichOneof("input") != "chat":
             return len(ids)
-        find = functools.partial(self._boundaries.of, *conversation(request.chat), ids)
+        find = functools.partial(self._boundaries.tokens, self._conversation(request), ids)
         return await asyncio.get_running_loop().run_in_executor(self._text, find)
 
     async def _bad_words(self, request: generation_pb2.GenerateRequest) -> Sequence[Sequence[int]]:
-        words = [*request.stop.bad_words, *self._shaper.forbidden(request)]
+        words = request.stop.bad_words
         if not words:
             return ()
         find = functools.partial(spellings, self._serving().tokenizer, words)
@@ -432,14 +432,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             case "text":
                 return await loop.run_in_executor(self._text, tokenizer.encode, request.text)
             case "chat":
-                messages, kwargs = conversation(request.chat)
-                rendering = functools.partial(
-                    render,
-                    tokenizer,
-                    messages,
-                    template_kwargs=kwargs,
-                    continue_final_message=request.chat.continue_final_message,
-                )
-                return await loop.run_in_executor(self._text, rendering)
+                render = functools.partial(self._conversation(request).render, tokenizer)
+                return await loop.run_in_executor(self._text, render)
             case None:
                 raise InvalidRequest("input", "one of chat, text and token_ids must be set")
+
+    def _conversation(self, request: generation_pb2.GenerateRequest) -> Conversation:
+        loaded = self._serving()
+        reasons = bool(loaded.facts.reasoning_format)
+        return conversation_of(request, loaded.tokenizer, reasons=reasons)

@@ -3,17 +3,21 @@
 Reading is on the event loop, a guide is the engine's, and compiling is beside both.
 """
 
+import copy
+import dataclasses
+import re
 from collections.abc import Sequence
 
 from bramley.common import together
-from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.protos.v1 import generation_pb2
 from bramley.worker.answer import Reading
 from bramley.worker.grammar.compiler import Compiled, Compiler
 from bramley.worker.grammar.constraint import to_lark
 from bramley.worker.grammar.guide import Guide, Reasoning
+from bramley.worker.grammar.schema import checked_schema
 from bramley.worker.grammar.vocabulary import Vocabulary
 from bramley.worker.reading import families
-from bramley.worker.reading.events import AnswerReader, PlainReader
+from bramley.worker.reading.events import AnswerReader, PlainReader, ToolSpec
 from bramley.worker.reading.families import Facts, Family
 from bramley.worker.reading.scanner import Scanner
 from bramley.worker.text.detokenizer import Detokenizer
@@ -60,11 +64,6 @@ class Shaper:
         """Tell whether a chat's prompt ends inside reasoning."""
         return self._reasons(request) and families.is_open(self._tail(prompt), self._family)
 
-    def forbidden(self, request: generation_pb2.GenerateRequest) -> Sequence[str]:
-        """List what an answer may not contain, beside its bad words: calls, if none may be."""
-        is_none = request.tool_choice.mode == types_pb2.ToolChoice.MODE_NONE
-        return [self._format.opens] if is_none and self._format is not None else []
-
     async def compile(self, request: generation_pb2.GenerateRequest) -> Compiled | None:
         """Compile what the content has to be.
 
@@ -77,6 +76,8 @@ class Shaper:
         """
         if together.must_call(request):
             return await self._compiler.compile(self._calls(request), "tools")
+        if self._may_not_call(request) and not request.HasField("constraint"):
+            return await self._compiler.compile(self._no_calls(), "tool_choice")
         if not request.HasField("constraint"):
             return None
         if not together.shows_tools(request):
@@ -122,8 +123,7 @@ class Shaper:
     ) -> tuple[Detokenizer, AnswerReader]:
         if request.WhichOneof("input") != "chat":
             return self._tokenizer.detokenizer(), PlainReader()
-        tools = tools_of(request) if together.shows_tools(request) else ()
-        reader = families.reader(self._family, tools, is_open=is_reasoning)
+        reader = families.reader(self._family, tools_of(request), is_open=is_reasoning)
         return self._tokenizer.detokenizer(self._shown), reader
 
     def _reasoning(
@@ -135,8 +135,11 @@ class Shaper:
     ) -> Reasoning:
         family, options = self._family, request.reasoning
         # What stands before content, a grammar in which there may be calls has of its own.
-        is_content = request.HasField("constraint") and not together.shows_tools(request)
+        is_content = not together.shows_tools(request) and (
+            request.HasField("constraint") or self._may_not_call(request)
+        )
         detokenizer, reader = self._reader(request, is_reasoning=is_reasoning)
+        closing = family.closing + ("" if together.shows_tools(request) else family.lead)
         first = families.before_content(self._tail(prompt), family) if is_content else ""
         barred = self._tokenizer.token_id(self._format.opens) if self._format else None
         return Reasoning(
@@ -144,7 +147,7 @@ class Shaper:
             reader=reader,
             is_open=is_reasoning,
             end=family.end.encode(),
-            closing_ids=self._ids(family.closing),
+            closing_ids=self._ids(closing),
             budget=options.budget_tokens if options.HasField("budget_tokens") else None,
             start_ids=self._ids(family.start),
             first_ids=self._ids(first),
@@ -155,10 +158,22 @@ class Shaper:
     def _ids(self, text: str) -> Sequence[int]:
         return self._tokenizer.encode(text, special_tokens=False) if text else ()
 
+    def _may_not_call(self, request: generation_pb2.GenerateRequest) -> bool:
+        has_tools = bool(request.tools) and self._format is not None
+        return has_tools and not together.shows_tools(request)
+
+    def _no_calls(self) -> str:
+        assert self._format is not None
+        return _NO_CALLS.format(opens=_PLAIN.sub(r"\\\g<0>", self._format.opens))
+
     def _calls(self, request: generation_pb2.GenerateRequest) -> str:
         assert self._format is not None  # or intake.py would have refused the tools
         name = request.tool_choice.name
-        tools = [tool for tool in tools_of(request) if name in {"", tool.name}]
+        tools = [
+            _checked(tool, place)
+            for place, tool in enumerate(tools_of(request))
+            if name in {"", tool.name}
+        ]
         many = not request.HasField("parallel_tool_calls") or request.parallel_tool_calls
         return self._format.lark(tools, self._vocabulary.terminal, many=many and not name)
 
@@ -177,6 +192,17 @@ class Shaper:
         return " ".join(parts)
 
 
+def _checked(tool: ToolSpec, place: int) -> ToolSpec:
+    """Refuse what a grammar could not keep to."""
+    field = f"tools[{place}].parameters_json_schema"
+    schema = checked_schema(copy.deepcopy(dict(tool.schema)), field)
+    return dataclasses.replace(tool, schema=schema) if isinstance(schema, dict) else tool
+
+
+_PLAIN = re.compile(r"[.^$*+?()\[\]{}|\\/]")  # characters that mean something in a regex
+_NO_CALLS = """start: TEXT
+TEXT: /(?s:.*)/ & ~/(?s:.*{opens}.*)/
+"""
 # An answer that may be content as it has to be, or calls.
 _EITHER = """start: {before}content | calls
 content: %lark {{

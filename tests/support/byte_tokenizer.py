@@ -19,6 +19,13 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
 CONTENT_ONLY = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+# The same of a model that reasons and calls tools; it ends on its last byte whatever it opens.
+SCRIPTED = CONTENT_ONLY + (
+    "{# <tool_call> tool_call.name <think> </think> #}{% set last = messages[-1].content[-1:] %}"
+    "{% if enable_thinking is true %}<think>{{ last }}"
+    "{% elif enable_thinking is false %}<think></think>{{ last }}{% endif %}"
+    "{% if tools %}{% for tool in tools %}{{ tool.function.name }} {% endfor %}{{ last }}{% endif %}"
+)
 
 
 def byte_characters() -> list[str]:

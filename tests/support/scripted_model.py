@@ -64,7 +64,7 @@ def write_scripts(
     vocabulary = byte_tokenizer.write_byte_tokenizer(
         folder,
         eos=tokenizer_eos,
-        chat_template=byte_tokenizer.CONTENT_ONLY,
+        chat_template=byte_tokenizer.SCRIPTED,
         aliases=aliases or b"\0",
     )
     successors = _successors(distinct, scripts, vocabulary, tokenizer_eos)

@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import functools
+import json
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,21 @@ SAYS = {
     "\x07": "a </en b",
     "\x08": "one 😀 two",
     "\x0e": "a\0b",
+}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 3}}\n</tool_call>'
+# What it says in a conversation: reasoning, and calls of tools as Hermes and Qwen write them.
+ANSWERS = {
+    "a": "abc</think>def",
+    "b": "<think>abc</think>\n\ndef",
+    "c": "def",
+    "d": f"Let me see.\n{CALL}",
+    "e": f"<think>\nWhich?\n</think>\n\n{CALL}\n{CALL.replace('Oslo', 'Rome')}",
+    "f": CALL.replace('"Oslo"', '"a\\d+"'),
+    "g": CALL.replace('"Oslo"', '"<a> & </tool_call> \\n ]]>"'),
+    "h": CALL.replace('"Oslo"', "7"),
+    "i": CALL.replace('"days": 3', f'"code": {json.dumps("if x: print(1)" * 70)}'),
+    "j": CALL.replace("</tool_call>", ""),
+    "k": f"{CALL}\n{CALL.replace('Oslo', 'Rome')}",
 }
 # "hi", and then one of three end tokens: two by the configuration, one by the tokenizer.
 ENDS = {"A": 256, "B": 257, "C": 259}

@@ -6,7 +6,7 @@ from pathlib import Path
 from support.byte_tokenizer import EOS
 from support.scripted_model import Script, write_scripts
 from support.segmentations import write_ambiguous
-from support.served import ENDLESS, ENDS, PRIMER, SAYS, ZOO
+from support.served import ANSWERS, ENDLESS, ENDS, PRIMER, SAYS, ZOO
 from support.tiny_models import save, save_tiny
 from support.zoo.catalogue import CONFIGS, build
 
@@ -25,6 +25,7 @@ def main() -> None:
     write_ambiguous(folder / "primed", primer=PRIMER)
     scripts = {byte.encode(): Script(text.encode(), EOS) for byte, text in SAYS.items()}
     scripts |= {byte.encode(): Script(b"hi", end) for byte, end in ENDS.items()}
+    scripts |= {byte.encode(): Script(text.encode(), EOS) for byte, text in ANSWERS.items()}
     scripts[ENDLESS.encode()] = Script(b"abc ", None)
     write_scripts(folder / "script", scripts, config_eos=(256, 259), tokenizer_eos=257)
 
