@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_router import MODEL, answers, serving
+from bramley.protos.v1 import generation_pb2, types_pb2
+from support.fake_router import MODEL, answer, answers, serving, told
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 EXAMPLES: dict[str, str] = dict(
@@ -19,6 +20,8 @@ PRINTED = {
     "Several answers, and how likely they were": (
         "ab -1.0\nc 0.0\nd 0.0\n97 0.0 {1: -0.5, 2: -1.5}\n98 -1.0 {1: -0.5, 2: -1.5}\n5 4\n"
     ),
+    "Reasoning and tools": "weather Rome\nLet me see.\n",
+    "Structured output": "yes\n",
     "Cancel": "first words: Hel\n",
     "Errors": "NOT_FOUND NOT_FOUND None None\nno model is named 'nobody'\ninput\n",
     "Deadlines and retries": "Hello\n",
@@ -43,6 +46,13 @@ def test_the_example_prints_what_it_should(section: str) -> None:
     with serving() as (router, target):
         if section.startswith("Several"):
             router.script = answers("ab", "c", "d")
+        if section.startswith("Structured"):
+            router.script = answer("yes")
+        if section.startswith("Reasoning"):
+            call = types_pb2.ToolCallDelta(id="c", name="weather", ended=True)
+            call.arguments_json = '{"city": "Rome"}'
+            said = generation_pb2.Delta(text="Let me see.", tool_calls=[call])
+            router.script = told(said, reason=types_pb2.FINISH_REASON_TOOL_CALLS)
         code = EXAMPLES[section].replace("127.0.0.1:7410", target).replace("smollm2", MODEL)
         ended = subprocess.run(
             [sys.executable, "-W", "error", "-c", code], check=False, capture_output=True, text=True

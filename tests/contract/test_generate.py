@@ -67,6 +67,26 @@ async def test_logprobs_survive_joining() -> None:
         assert logprobs == [-float(n) for n in range(300)]
 
 
+@pytest.mark.parametrize("interval_s", [0.0, 0.005])
+async def test_reasoning_content_and_calls_reach_the_client_in_order(interval_s: float) -> None:
+    script = Script(tokens=40, interval_s=interval_s, reasons=10, calls=5)
+    async with routed(script) as bench:
+        responses = await collect(bench.stub.Generate(ask()))
+        deltas = [response.delta for response in responses if response.HasField("delta")]
+        assert "".join(delta.reasoning_text for delta in deltas) == numbers(10)
+        assert text_of(responses) == "".join(f"{n} " for n in range(10, 35))
+        calls = [call for delta in deltas for call in delta.tool_calls]
+        assert [(call.index, call.id, call.ended) for call in calls] == [
+            (n, f"c{35 + n}", True) for n in range(5)
+        ]
+        assert [call.arguments_json for call in calls] == [f'{{"n": {35 + n}}}' for n in range(5)]
+        assert deltas[-1].reasoning_tokens == responses[-1].finished.usage.reasoning_tokens == 10
+        assert responses[-1].finished.reason == types_pb2.FINISH_REASON_TOOL_CALLS
+        labels = {"model": "fake", "code": "OK", "finish": "tool_calls"}
+        counted = bench.router.metrics.registry.get_sample_value
+        assert counted("bramley_router_requests_total", labels) == 1
+
+
 async def test_a_message_holds_no_more_tokens_than_asked_for() -> None:
     async with routed(Script(tokens=100)) as bench:
         options = types_pb2.StreamOptions(max_tokens_per_message=3)
