@@ -17,13 +17,15 @@ from typing import Any
 import jsonschema
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
+from mlx_lm import tokenizer_utils
 
 from bramley.protos.v1 import types_pb2
 from bramley.worker.grammar import masks
 from bramley.worker.grammar.compiler import Compiled, make
 from bramley.worker.grammar.guide import Guide, Reasoning
+from bramley.worker.grammar.shapes import is_list, is_object
 from bramley.worker.grammar.vocabulary import Vocabulary
-from mlx_lm.tokenizer_utils import load as load_tokenizer
 from bramley.worker.reading.events import PlainReader
 from bramley.worker.reading.reasoning import ReasoningReader
 from bramley.worker.text.tokenizer import Tokenizer
@@ -79,12 +81,17 @@ def groups(name: str) -> list[dict[str, Any]]:
     return json.loads((folder / name).read_text())
 
 
+def _load(folder: Path) -> Tokenizer:
+    load: Any = vars(tokenizer_utils)["load"]
+    return Tokenizer(load(folder))
+
+
 @cache
 def byte_tokenizer() -> Tokenizer:
     """Of one token a byte."""
     with tempfile.TemporaryDirectory() as folder:
         write_byte_tokenizer(Path(folder))
-        return Tokenizer(load_tokenizer(Path(folder)))
+        return _load(Path(folder))
 
 
 @cache
@@ -98,7 +105,7 @@ def smollm2_tokenizer() -> Tokenizer:
     """A real one, of 49,152 tokens."""
     with tempfile.TemporaryDirectory() as folder:
         write_smollm2(Path(folder))
-        return Tokenizer(load_tokenizer(Path(folder)))
+        return _load(Path(folder))
 
 
 @cache
@@ -134,11 +141,7 @@ def reasoning(
 
 
 def compiled(schema: object, vocabulary: Vocabulary | None = None) -> Compiled:
-    """Compile a schema.
-
-    Raises:
-        InvalidRequest: as a request's would.
-    """
+    """Compile a schema as a request's would be, and raise what that would."""
     constraint = types_pb2.Constraint(json_schema=json.dumps(schema))
     return make(vocabulary or byte_vocabulary(), constraint)
 
@@ -160,10 +163,10 @@ def writings(value: Any) -> Iterator[str]:
     """
     if isinstance(value, float) and value.is_integer():
         yield str(int(value))
-    elif isinstance(value, list):
+    elif is_list(value):
         for parts in itertools.product(*(list(writings(one)) for one in value)):
             yield f"[{','.join(parts)}]"
-    elif isinstance(value, dict):
+    elif is_object(value):
         for entries in itertools.permutations(value.items()):
             keys = [json.dumps(key, ensure_ascii=False) for key, _ in entries]
             for parts in itertools.product(*(list(writings(one)) for _, one in entries)):
@@ -173,11 +176,15 @@ def writings(value: Any) -> Iterator[str]:
 
 
 def is_valid(schema: object, text: str) -> bool:
-    """Ask another library about JSON text, in exact decimals; formats it knows are enforced."""
+    """Ask another library about JSON text.
+
+    Returns:
+        Its word, in exact decimals and with the formats that it knows.
+    """
     exact = json.loads(json.dumps(schema), parse_float=Decimal)
-    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
-    validator = jsonschema.Draft202012Validator(exact, format_checker=checker)
-    return validator.is_valid(json.loads(text, parse_float=Decimal))
+    library: Any = jsonschema.Draft202012Validator
+    validator = library(exact, format_checker=library.FORMAT_CHECKER)
+    return bool(validator.is_valid(json.loads(text, parse_float=Decimal)))
 
 
 def sample(guide: Guide, seed: int, limit: int) -> tuple[list[int], bool]:
@@ -195,8 +202,10 @@ def sample(guide: Guide, seed: int, limit: int) -> tuple[list[int], bool]:
         scores = mx.array(random.standard_normal((1, width)).astype(np.float32))
         if packed is not None:
             scores = masks.apply(scores, packed)
-        token = int(mx.argmax(scores[0]).item())
-        assert scores[0, token].item() > -np.inf
+        told: Any = scores
+        values: NDArray[Any] = np.array(told)
+        token = int(values[0].argmax())
+        assert values[0, token] > -np.inf
         if token in guide.vocabulary.end_ids:
             return tokens, True
         tokens.append(token)

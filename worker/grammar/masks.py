@@ -2,11 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from functools import cache
 
 import mlx.core as mx
 import numpy as np
-from llguidance import LLExecutor
 
 from bramley.worker.grammar.guide import Guide, Words
 
@@ -30,16 +28,14 @@ def fill(guides: Sequence[Guide | None], width: int) -> Words | None:
     if not rows:
         return None
     masks = np.full((len(guides), -(-width // 32)), _ALL, np.uint32)
-    asked = [matcher for _, guide in rows if (matcher := guide.matcher)]
-    answers = np.empty((len(asked), rows[0][1].vocabulary.words if asked else 0), np.uint32)
-    if asked:
-        places = [(matcher, place) for place, matcher in enumerate(asked)]
-        _executor().unsafe_compute_mask_ptr(
-            places, answers.ctypes.data, answers.strides[0], len(asked)
-        )
-    known = iter(answers)
     for row, guide in rows:
-        guide.mask(masks[row], next(known) if guide.matcher else None)
+        known: Words | None = None
+        matcher = guide.matcher
+        if matcher is not None:
+            # One after another: waking the library's own threads takes longer than eight masks.
+            known = np.empty(guide.vocabulary.words, np.uint32)
+            matcher.unsafe_compute_mask_ptr(known.ctypes.data, known.nbytes)
+        guide.mask(masks[row], known)
     return masks
 
 
@@ -59,11 +55,6 @@ def apply(logits: mx.array, packed: Words) -> mx.array:
     signs = _SIGNS[packed.view(np.uint8)].view(np.int8)[:, : logits.shape[-1]]
     # Not mx.where, which takes ten times as long on a CPU.
     return mx.minimum(logits, mx.array(signs).astype(logits.dtype) * math.inf)
-
-
-@cache
-def _executor() -> LLExecutor:
-    return LLExecutor()
 
 
 # For each byte of a mask eight numbers, +1 where its bit is set and -1 where not, as one word.

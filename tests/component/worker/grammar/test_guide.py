@@ -1,11 +1,13 @@
 """Which ids may come next: reasoning, its budget, white space, a grammar, an end."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from llguidance import LLMatcher, LLParserLimits
 
+from bramley.protos.v1.types_pb2 import Constraint
 from bramley.worker.grammar import masks
 from bramley.worker.grammar.compiler import Compiled, make
 from bramley.worker.grammar.guide import GAP_TOKENS, Guide, Reasoning
@@ -236,3 +238,25 @@ def test_a_closing_that_closes_nothing_is_an_error() -> None:
     one = guide(None, rule)
     one.take(ord("x"))
     assert one.error is not None
+
+
+@pytest.mark.parametrize("text", ['{"a":1}', '{\n  "a": 1\n}'])
+def test_b039_an_answer_is_one_value_and_ends_at_its_last_brace(text: str) -> None:
+    constraint = Constraint(json_schema='{"type":"object","properties":{"a":{"type":"integer"}}}')
+    one = guide(make(byte_vocabulary(), constraint))
+    assert write(one, text)
+    assert allowed(one) == {EOS}  # of a blank drawn beyond it nothing would come
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_b039_white_space_is_nowhere_endless(seed: int) -> None:
+    schema = '{"type": "array", "items": {"type": "null"}, "maxItems": 3}'
+    one = guide(make(byte_vocabulary(), Constraint(json_schema=schema)))
+    draws, whole = np.random.default_rng(seed), False
+    text = b""
+    while not whole and len(text) < 300:
+        blank = sorted(allowed(one) & set(b" \n\t\r"))
+        others = sorted(allowed(one) - {EOS} - set(blank))
+        text += bytes([int(draws.choice(blank or others))])
+        whole = one.take(text[-1])
+    assert max(map(len, re.findall(rb"[ \t\r\n]+", text)), default=0) <= 66

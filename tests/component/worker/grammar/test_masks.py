@@ -1,8 +1,11 @@
 """Masks of a step: packed, and laid on the logits."""
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from bramley.worker.grammar import masks
 from bramley.worker.grammar.compiler import make
@@ -18,9 +21,10 @@ def guide(lark: str) -> Guide:
     return Guide(byte_vocabulary(), byte_vocabulary().end_ids, make(byte_vocabulary(), lark))
 
 
-def as_bits(array: mx.array) -> np.ndarray:
+def as_bits(array: mx.array) -> NDArray[Any]:
     size = mx.uint32 if array.dtype == mx.float32 else mx.uint16
-    return np.array(array.view(size))
+    bits: Any = array.view(size)
+    return np.array(bits)
 
 
 @pytest.mark.parametrize("width", [31, 32, 33, 256, 1000])
@@ -41,9 +45,10 @@ def test_forbidden_ids_get_minus_infinity_and_others_keep_their_bits(
     assert out.shape == logits.shape
     kept = bits & ~np.isnan(values)
     assert np.array_equal(as_bits(out)[kept], as_bits(logits)[kept])
-    assert np.isnan(np.array(out.astype(mx.float32))[np.isnan(values)]).all()
-    left = np.array(out.astype(mx.float32))[~bits & ~np.isnan(values)]
-    assert (left == -np.inf).all()
+    as_floats: Any = out.astype(mx.float32)
+    told: NDArray[Any] = np.array(as_floats)
+    assert np.isnan(told[np.isnan(values)]).all()
+    assert (told[~bits & ~np.isnan(values)] == -np.inf).all()
 
 
 def test_no_mask_is_made_where_every_row_is_free() -> None:
