@@ -17,8 +17,8 @@ from typing import Any
 import jsonschema
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 from mlx_lm import tokenizer_utils
+from numpy.typing import NDArray
 
 from bramley.protos.v1 import types_pb2
 from bramley.worker.grammar import masks
