@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -314,7 +314,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             self._steps += 1
             self._completion_tokens += len(numbers)
             said = [texts[n] if texts else f"{n} " for n in numbers]
-            delta = _delta(numbers, said, total, script)
+            delta = script.delta(numbers, said, total)
             if request.request.HasField("logprobs"):
                 delta.logprobs.token_ids.extend(numbers)
                 delta.logprobs.logprobs.extend(-float(n) for n in numbers)
@@ -416,31 +416,6 @@ class _Ended(Exception):
     def __init__(self, *, finished: bool = False) -> None:
         super().__init__()
         self.finished = finished
-
-
-def _delta(numbers: range, said: Sequence[str], total: int, script: Script) -> generation_pb2.Delta:
-    """Say each token as what it is: reasoning, content, or a call."""
-    delta = generation_pb2.Delta(
-        token_ids=numbers,
-        completion_tokens=numbers.stop,
-        reasoning_tokens=min(numbers.stop, script.reasons),
-    )
-    calls_from = total - script.calls
-    for number, text in zip(numbers, said, strict=True):
-        if number < script.reasons:
-            delta.reasoning_text += text
-        elif number < calls_from:
-            delta.text += text
-        else:
-            arguments = f'{{"n": {number}}}'
-            delta.tool_calls.add(
-                index=number - calls_from,
-                id=f"c{number}",
-                name="f",
-                arguments_json=arguments,
-                ended=True,
-            )
-    return delta
 
 
 def _finished(

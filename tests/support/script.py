@@ -1,9 +1,11 @@
 """What a fake worker does, from a file for the process and from labels for one request."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+
+from bramley.protos.v1 import generation_pb2
 
 POINTS = ("prepare", "accepted", "started", "delta")
 ACTIONS = ("die", "stall", "sigstop", "block", "oom", "fault", "end", "finish", "bad_field")
@@ -77,6 +79,32 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 changes[name] = value
         made = {**msgspec.structs.asdict(self), **changes, "actions": actions}
         return msgspec.convert(made, Script, strict=False)
+
+    def _delta(
+        numbers: range, said: Sequence[str], total: int, script: Script
+    ) -> generation_pb2.Delta:
+        """Say each token as what it is: reasoning, content, or a call."""
+        delta = generation_pb2.Delta(
+            token_ids=numbers,
+            completion_tokens=numbers.stop,
+            reasoning_tokens=min(numbers.stop, self.reasons),
+        )
+        calls_from = total - self.calls
+        for number, text in zip(numbers, said, strict=True):
+            if number < self.reasons:
+                delta.reasoning_text += text
+            elif number < calls_from:
+                delta.text += text
+            else:
+                arguments = f'{{"n": {number}}}'
+                delta.tool_calls.add(
+                    index=number - calls_from,
+                    id=f"c{number}",
+                    name="f",
+                    arguments_json=arguments,
+                    ended=True,
+                )
+        return delta
 
 
 def read(path: Path | None) -> Script:

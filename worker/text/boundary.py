@@ -11,8 +11,7 @@ template and its switches and not on what was said, and is remembered.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from bramley.common.errors import InvalidRequest
 from bramley.worker.engine.sharing import common
@@ -48,10 +47,6 @@ class StableBoundary:
         if shared >= common(closed, ids):
             self._own_tokens[key] = len(ids) - shared
         return shared
-
-    def of(self, messages: Sequence[Message], kwargs: Mapping[str, Any], ids: Sequence[int]) -> int:
-        """Return the same of a conversation without tools."""
-        return self.tokens(Conversation(messages, switches=kwargs), ids)
 
     def _shared(
         self, conversation: Conversation, ids: Sequence[int], more: Sequence[Message]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from bramley.common.errors import InvalidRequest
-from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.protos.v1 import generation_pb2
 from bramley.worker.reading.events import ToolSpec
 from bramley.worker.text import turns
 from bramley.worker.text.template import Message, Template, TemplateRefusal
@@ -79,15 +79,6 @@ def conversation_of(
         switches=turns.switches_of(request, tokenizer.template, reasons=reasons),
         is_continued=request.chat.continue_final_message,
     )
-
-
-def conversation(
-    chat: types_pb2.ChatInput,
-) -> tuple[Sequence[Message], Mapping[str, Any]]:
-    """Make messages and switches alone: what ``conversation_of`` did before it knew of tools."""
-    request = generation_pb2.GenerateRequest(chat=chat)
-    switches = turns.switches_of(request, Template(None), reasons=False)
-    return turns.messages_of(chat), switches
 
 
 def render(
