@@ -80,9 +80,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         made = {**msgspec.structs.asdict(self), **changes, "actions": actions}
         return msgspec.convert(made, Script, strict=False)
 
-    def _delta(
-        numbers: range, said: Sequence[str], total: int, script: Script
-    ) -> generation_pb2.Delta:
+    def delta(self, numbers: range, said: Sequence[str], total: int) -> generation_pb2.Delta:
         """Say each token as what it is: reasoning, content, or a call."""
         delta = generation_pb2.Delta(
             token_ids=numbers,
