@@ -88,9 +88,10 @@ async def test_an_inventory_lists_tensors_only_when_asked(tmp_path: Path, model:
 
 
 async def test_the_exit_code_tells_whether_it_fits(tmp_path: Path, model: Path) -> None:
+    asked = ("fit", str(model), "--budget", "450MiB")  # enough for a row, and not for 64
     fits, not_fits = await asyncio.gather(
-        _run(tmp_path, "fit", str(model), "--budget", "1TiB"),
-        _run(tmp_path, "fit", str(model), "--budget", "1MiB"),
+        _run(tmp_path, *asked, "--batch", "1", "--context", "100"),
+        _run(tmp_path, *asked, "--batch", "64"),
     )
     assert (fits[0], not_fits[0]) == (0, 1)
     assert fits[1].splitlines()[-1].startswith("fits: ")
@@ -98,22 +99,6 @@ async def test_the_exit_code_tells_whether_it_fits(tmp_path: Path, model: Path) 
     for _, out, err in (fits, not_fits):
         assert err == ""
         assert max(len(line) for line in out.splitlines() if str(model) not in line) <= COLUMNS
-
-
-async def test_what_would_fit_is_the_largest_that_does(tmp_path: Path, model: Path) -> None:
-    asked = ("fit", str(model), "--budget", "450MiB")
-    code, out, _ = await _run(tmp_path, *asked, "--batch", "64", "--json")
-    found = json.loads(out)
-    assert code == 1
-    assert 0 < found["largest_context"] < 4096
-    assert 0 < found["largest_batch"] < 64
-    context = found["largest_context"]
-    whole, more, rows = await asyncio.gather(
-        _run(tmp_path, *asked, "--batch", "64", "--context", str(context)),
-        _run(tmp_path, *asked, "--batch", "64", "--context", str(context + 1)),
-        _run(tmp_path, *asked, "--batch", str(found["largest_batch"])),
-    )
-    assert (whole[0], more[0], rows[0]) == (0, 1, 0)
 
 
 async def test_a_torn_file_and_a_wrong_argument_are_one_line(tmp_path: Path, model: Path) -> None:

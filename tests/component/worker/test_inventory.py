@@ -153,6 +153,24 @@ def test_a_lane_that_a_worker_found_is_told_until_the_weights_change(tmp_path: P
     assert _survey(folder, import_dir=str(memos)).lane is None
 
 
+def test_what_would_fit_is_the_largest_that_does(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "m", "full")
+    settings = WorkerSettings(path="")
+    with _opened(tmp_path / "m") as model:
+        least = fit(model, settings, PLENTY, 1, 1)
+        most = fit(model, settings, PLENTY, None, 64)
+        budget = Budget((least.total_bytes + most.total_bytes) // 2, 0)
+        found = fit(model, settings, budget, None, 64)
+        context, batch = found.largest_context, found.largest_batch
+        assert not found.fits
+        assert 0 < context < most.context_tokens
+        assert 0 < batch < 64
+        assert fit(model, settings, budget, context, 64).fits
+        assert not fit(model, settings, budget, context + 1, 64).fits
+        assert fit(model, settings, budget, None, batch).fits
+        assert not fit(model, settings, budget, None, batch + 1).fits
+
+
 def _settled_digest(folder: Path, memo_file: Path) -> str:
     """Digest until it is remembered: what has only just been written is not."""
     while True:
