@@ -32,7 +32,6 @@ WAIT_S = 0.25
 # Of the first lookup of a store, which may still be coming to itself; a miss then would cost a
 # whole prompt of each conversation.
 FIRST_WAIT_S = 1.0
-LATE_S = 5.0  # that an answer which nobody waits for any more may take, to be given back
 
 _LOST = Refusal("STORE_LOST")
 _REJECTED = Refusal("REJECTED")
@@ -185,7 +184,7 @@ class StoreClient(Following):
         )
         with self._tolerated(link):
             async with asyncio.timeout(timeout_s):
-                leasing = self._leased(link, request, timeout_s + LATE_S)
+                leasing = self._leased(link, request, link.ttl_s)
                 # It may be granted already when its reader goes away.
                 lease, answer = await whole(leasing, lambda leased: leased[0].release())
                 try:
@@ -264,7 +263,7 @@ class StoreClient(Following):
             lease_id=lease.lease_id, generation=lease.generation
         )
         with self._tolerated(link):
-            await link.stub.Abort(request, timeout=self._wait_s)
+            await link.stub.Abort(request, timeout=link.ttl_s)
 
     async def stats(self) -> pb.StatsResponse | None:
         """Ask for the store's counts."""
@@ -311,7 +310,7 @@ class StoreClient(Following):
     async def _release(self, lease: Lease, corrupt: Sequence[str]) -> None:
         request = pb.ReleaseRequest(lease_id=lease.id, corrupt_object_ids=corrupt)
         with self._tolerated(lease.link):
-            await lease.link.stub.Release(request, timeout=self._wait_s)
+            await lease.link.stub.Release(request, timeout=lease.link.ttl_s)
 
     @contextlib.contextmanager
     def _counted(self) -> Generator[None]:

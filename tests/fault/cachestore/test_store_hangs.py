@@ -41,6 +41,32 @@ async def test_a_stopped_store_costs_one_wait_and_is_used_again_at_once(tmp_path
         await child.stop()
 
 
+async def test_a_lease_released_while_the_store_stands_still_ends_once_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with store_child(tmp_path) as child:
+        await child.start(settings())
+        client = StoreClient.connect(child.target, "test", wait_s=0.1)
+        async with asyncio.timeout(PATIENCE_S):
+            await client.linked()
+        one = Worker(client, await client.open_namespace(identity(), [KV]))
+        await one.put(ids(600))
+        match = await one.match(ids(600))
+        assert match is not None
+        lease = await client.acquire(match)
+        assert lease is not None
+        os.kill(child.process.pid, signal.SIGSTOP)
+        lease.release()
+        assert await client.match(one.root, b"", ids(10)) is None  # so long that calls are given up
+        await asyncio.sleep(0.3)
+        os.kill(child.process.pid, signal.SIGCONT)
+        async with asyncio.timeout(2.0):
+            while (told := await client.stats()) is None or told.gauges["read_leases"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await client.close()
+        await child.stop()
+
+
 async def test_a_store_that_comes_back_is_found_within_half_a_second(tmp_path: Path) -> None:
     async with store_child(tmp_path) as child:
         await child.start(settings())
