@@ -1,9 +1,9 @@
 """One vectorised sampler: logits of all rows in, one token a row out.
 
 In this order, each where a row asks for it: what its guide allows; penalties (repetition, then
-presence and frequency), bias, bans; temperature; top-k, top-p and min-p, each over the whole distribution at that
-temperature; XTC over what they keep; the draw. Log-probabilities are the model's own, of the
-logits as they came.
+presence and frequency), bias, bans; temperature; top-k, top-p and min-p, each over the whole
+distribution at that temperature; XTC over what they keep; the draw. Log-probabilities are the
+model's own, of the logits as they came.
 
 All of a row's randomness is a few uniform numbers, which the host makes from (seed, position).
 Every operation works within a row: neighbours never change a row's token. Nothing here waits for
