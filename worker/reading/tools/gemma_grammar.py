@@ -13,7 +13,14 @@ from typing import Any
 from bramley.common.errors import InvalidRequest
 from bramley.worker.reading.events import ToolSpec
 from bramley.worker.reading.tools.contract import Terminal
-from bramley.worker.reading.tools.lark import ended_text, grammar, json_rule, listed, quoted, text_rule
+from bramley.worker.reading.tools.lark import (
+    ended_text,
+    grammar,
+    json_rule,
+    listed,
+    quoted,
+    text_rule,
+)
 from bramley.worker.reading.tools.xml_arguments import as_list, as_mapping, resolve
 
 # A grammar that writes values one by one cannot hold to these.
