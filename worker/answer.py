@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, types_pb2
-from bramley.worker.deltas import Packer, Piece, pack_logprobs
+from bramley.worker.deltas import Packer, Piece, TokenBytes, pack_logprobs
 from bramley.worker.engine.outputs import Seated, Token
 from bramley.worker.reading.events import AnswerReader, CallEnd, Event, PlainReader, Text
 from bramley.worker.request import FinishReason, TokenLogprob
@@ -32,11 +32,13 @@ class Reading:
 
     Attributes:
         shown: ids whose text the reader needs, though they end the turn.
+        token_bytes: what each id stands for, by itself.
     """
 
     detokenizer: Detokenizer
     reader: AnswerReader
     shown: frozenset[int] = frozenset()
+    token_bytes: TokenBytes | None = None
 
 
 class Answer:
@@ -71,7 +73,8 @@ class Answer:
         self._top = request.logprobs.top
         self._reading = reading
         self._stops = StopStrings(request.stop.strings, include_stop=self._include_stop)
-        self._packer = Packer(index, request.stream, self._top)
+        self._token_bytes = reading.token_bytes if request.logprobs.bytes else None
+        self._packer = Packer(index, request.stream, self._top, self._token_bytes)
         self._prompt = prompt
         self._cached = cached
         self._seated: Seated | None = None
@@ -141,7 +144,8 @@ class Answer:
     def _add_prompt(self, delta: generation_pb2.Delta) -> None:
         if self._prompt_logprobs:
             values, self._prompt_logprobs = self._prompt_logprobs, ()
-            pack_logprobs(delta.prompt_logprobs, self._prompt[1:], values, self._top)
+            ids = self._prompt[1:]
+            pack_logprobs(delta.prompt_logprobs, ids, values, self._top, self._token_bytes)
 
     def _read(self, token: Token) -> Sequence[Event]:
         finish, reading = token.finish, self._reading

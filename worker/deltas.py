@@ -6,7 +6,7 @@ order goes into the next one.
 
 import secrets
 import string
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bramley.protos.v1 import generation_pb2, types_pb2
@@ -20,6 +20,8 @@ from bramley.worker.reading.events import (
     Text,
 )
 from bramley.worker.request import TokenLogprob
+
+TokenBytes = Callable[[int], bytes]
 
 # Mistral's templates take no other ids than these.
 _ID_LETTERS = string.ascii_letters + string.digits
@@ -46,12 +48,20 @@ class Packer:
         index: of the answer.
         stream: what its messages leave out.
         top: alternatives asked for beside each log-probability.
+        token_bytes: what an id stands for, where log-probabilities are to have that beside them.
     """
 
-    def __init__(self, index: int, stream: types_pb2.StreamOptions, top: int) -> None:
+    def __init__(
+        self,
+        index: int,
+        stream: types_pb2.StreamOptions,
+        top: int,
+        token_bytes: TokenBytes | None = None,
+    ) -> None:
         self._index = index
         self._stream = stream
         self._top = top
+        self._token_bytes = token_bytes
         self._tokens = 0
 
     def pack(self, pieces: Iterable[Piece]) -> Iterator[generation_pb2.Delta]:
@@ -80,7 +90,7 @@ class Packer:
             delta.token_ids.extend(ids)
         values = [token.logprob for token in piece.tokens if token.logprob is not None]
         if values:
-            pack_logprobs(delta.logprobs, ids, values, self._top)
+            pack_logprobs(delta.logprobs, ids, values, self._top, self._token_bytes)
 
     def _next(self, delta: generation_pb2.Delta) -> generation_pb2.Delta:
         return generation_pb2.Delta(
@@ -91,7 +101,11 @@ class Packer:
 
 
 def pack_logprobs(
-    packed: types_pb2.Logprobs, ids: Sequence[int], values: Sequence[TokenLogprob], top: int
+    packed: types_pb2.Logprobs,
+    ids: Sequence[int],
+    values: Sequence[TokenLogprob],
+    top: int,
+    token_bytes: TokenBytes | None,
 ) -> None:
     """Add tokens, each with its log-probability and its ``top`` alternatives."""
     packed.top = top
@@ -100,6 +114,10 @@ def pack_logprobs(
     for one in values:
         packed.top_token_ids.extend(one.top_ids)
         packed.top_logprobs.extend(one.top_logprobs)
+    if token_bytes is not None:
+        packed.token_bytes.extend(map(token_bytes, ids))
+        for one in values:
+            packed.top_token_bytes.extend(map(token_bytes, one.top_ids))
 
 
 def _says_something(delta: generation_pb2.Delta) -> bool:

@@ -318,6 +318,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             if request.request.HasField("logprobs"):
                 delta.logprobs.token_ids.extend(numbers)
                 delta.logprobs.logprobs.extend(-float(n) for n in numbers)
+                if request.request.logprobs.bytes:
+                    delta.logprobs.token_bytes.extend(f"{n} ".encode() for n in numbers)
             for index in range(max(request.request.n, 1)):
                 delta.index = index
                 yield worker_pb2.WorkerServiceGenerateResponse(delta=delta)

@@ -77,7 +77,8 @@ class Signs:
 
 def answer(reader: AnswerReader | None = None, **request: object) -> Answer:
     message = generation_pb2.GenerateRequest(text="x", **request)  # type: ignore[arg-type]
-    reading = Reading(Bytes(), reader or PlainReader(), frozenset({ord("}")}))
+    shown = frozenset({ord("}")})
+    reading = Reading(Bytes(), reader or PlainReader(), shown, lambda number: bytes([number]))
     return Answer(message, 2, reading, [7, 8, 9], types_pb2.CachedTokens())
 
 
@@ -188,6 +189,20 @@ def test_logprobs_are_packed_beside_their_tokens() -> None:
     assert list(first.logprobs.top_logprobs) == [-0.5, -1.5] * 2
     assert list(second.logprobs.token_ids) == [99]
     assert not first.HasField("prompt_logprobs")
+
+
+def test_each_token_of_the_logprobs_says_its_own_bytes_where_asked_for() -> None:
+    asked = types_pb2.LogprobOptions(top=2, prompt=True, bytes=True)
+    one = answer(logprobs=asked)
+    one.take_prompt([TokenLogprob(-1, (4, 5), (-1, -2)), TokenLogprob(-2, (6, 7), (-1, -2))])
+    (delta,) = told(one, likely("ab"))
+    assert list(delta.logprobs.token_bytes) == [b"a", b"b"]
+    assert list(delta.logprobs.top_token_bytes) == [b"\1", b"\2"] * 2
+    assert list(delta.prompt_logprobs.token_bytes) == [b"\x08", b"\x09"]
+    assert list(delta.prompt_logprobs.top_token_bytes) == [b"\4", b"\5", b"\6", b"\7"]
+    (plain,) = told(answer(logprobs=types_pb2.LogprobOptions(top=2)), likely("ab"))
+    assert not plain.logprobs.token_bytes
+    assert not plain.logprobs.top_token_bytes
 
 
 def test_logprobs_are_cut_with_the_text_at_any_message_size() -> None:
