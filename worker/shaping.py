@@ -92,7 +92,7 @@ class Shaper:
     def reading(self, request: generation_pb2.GenerateRequest, *, is_reasoning: bool) -> Reading:
         """Start reading an answer."""
         detokenizer, reader = self._reader(request, is_reasoning=is_reasoning)
-        return Reading(detokenizer, reader, self._shown)
+        return Reading(detokenizer, reader, self._shown, self._tokenizer.token_bytes)
 
     def guide(
         self,
