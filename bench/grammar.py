@@ -91,6 +91,7 @@ def _measure(steps: int) -> Iterator[Cost]:
     from bramley.protos.v1.types_pb2 import Constraint  # noqa: PLC0415
     from bramley.worker.grammar import masks  # noqa: PLC0415
     from bramley.worker.grammar.compiler import make  # noqa: PLC0415
+    from bramley.worker.grammar.constraint import to_lark  # noqa: PLC0415
     from bramley.worker.grammar.vocabulary import Vocabulary  # noqa: PLC0415
     from bramley.worker.models.gguf import import_gguf  # noqa: PLC0415
     from bramley.worker.models.mlx_lm import load_tokenizer  # noqa: PLC0415
@@ -110,8 +111,11 @@ def _measure(steps: int) -> Iterator[Cost]:
         "a sentence": Constraint(regex=r"[A-Z][a-z]+( [a-z]+){3,20}\."),
     }
     for name, constraint in constraints.items():
-        yield Cost.of(f"{name}: compile", _times(lambda: make(vocabulary, constraint), 5))  # noqa: B023
-        compiled = make(vocabulary, constraint)
+        yield Cost.of(
+            f"{name}: compile",
+            _times(lambda: make(vocabulary, to_lark(constraint)), 5),  # noqa: B023
+        )
+        compiled = make(vocabulary, to_lark(constraint))
         yield Cost.of(f"{name}: begin an answer", _times(compiled.matcher, 50))
         yield from _steps(name, vocabulary, compiled, steps)
     free = [None] * ROWS

@@ -42,6 +42,11 @@ def must_call(request: generation_pb2.GenerateRequest) -> bool:
     return required or request.tool_choice.WhichOneof("choice") == "name"
 
 
+def may_call_many(request: generation_pb2.GenerateRequest) -> bool:
+    """Whether one answer may call several tools."""
+    return request.parallel_tool_calls or not request.HasField("parallel_tool_calls")
+
+
 def check_tools(tools: Iterable[types_pb2.Tool]) -> None:
     """Check that tools can be told apart, and how much there is of them.
 

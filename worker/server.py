@@ -8,10 +8,10 @@ import asyncio
 import contextlib
 import functools
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import grpc
 
@@ -37,11 +37,12 @@ from bramley.worker.loading import Loaded
 from bramley.worker.prefix import Found, PrefixCache
 from bramley.worker.request import Request
 from bramley.worker.sessions import Sessions
-from bramley.worker.shaping import Shaper
+from bramley.worker.shaping import Shape, Shaper
 from bramley.worker.telling import Telling
 from bramley.worker.text.bad_words import spellings
 from bramley.worker.text.boundary import StableBoundary
 from bramley.worker.text.chat import Conversation, characters, conversation_of
+from bramley.worker.text.turns import tools_of
 
 REPORT_GAP_S = 0.02
 STEP_S = 0.5  # of an engine that is inside a step when time is over
@@ -49,6 +50,8 @@ TOKENIZE_CHARACTERS_MAX = 4 << 20
 DETOKENIZE_IDS_MAX = 1 << 20
 
 Context = grpc.aio.ServicerContext[Any, Any]
+_Args = TypeVarTuple("_Args")
+_Made = TypeVar("_Made")
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -159,12 +162,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         loaded = self._serving()
         request.internal_id = request.internal_id or uuid.uuid4().hex
         logs.request_id.set(request.internal_id)
-        works = await self._works(request, loaded)
-        is_reasoning = request.prepared.is_reasoning
+        works, shape = await self._works(request, loaded)
         stream = Stream(
             request.request,
             works,
-            functools.partial(self._shaper.reading, request.request, is_reasoning=is_reasoning),
+            functools.partial(self._shaper.reading, shape),
             self._engine.cancel,
             functools.partial(self._resume, request.request.cache),
         )
@@ -301,7 +303,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _works(
         self, request: worker_pb2.WorkerServiceGenerateRequest, loaded: Loaded
-    ) -> Sequence[Request]:
+    ) -> tuple[Sequence[Request], Shape]:
         """Check a request again, and make its sequences."""
         prompt = unpack_ids(request.prepared.token_ids_le)
         intake.check_fields(request.request, loaded.facts)
@@ -313,12 +315,17 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if not (hints.skip_lookup or hints.skip_store):
             for work in works:
                 work.scope = self._prefixes.root(hints.salt)
-        compiled = await self._shaper.compile(request.request)
+        asked = request.request
+        shape = Shape(
+            asked,
+            prompt,
+            tools=await self._beside(tools_of, asked) if asked.tools else (),
+            compiled=await self._shaper.compile(asked),
+            is_reasoning=request.prepared.is_reasoning,
+        )
         for work in works:
-            work.guide = self._shaper.guide(
-                request.request, compiled, prompt, is_reasoning=request.prepared.is_reasoning
-            )
-        return works
+            work.guide = self._shaper.guide(shape)
+        return works, shape
 
     async def _use_store(
         self,
@@ -392,15 +399,22 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> int:
         if request.WhichOneof("input") != "chat":
             return len(ids)
-        find = functools.partial(self._boundaries.tokens, self._conversation(request), ids)
-        return await asyncio.get_running_loop().run_in_executor(self._text, find)
+        return await self._beside(self._boundary, self._serving(), request, ids)
+
+    def _boundary(
+        self, loaded: Loaded, request: generation_pb2.GenerateRequest, ids: Sequence[int]
+    ) -> int:
+        return self._boundaries.tokens(_conversation(request, loaded), ids)
 
     async def _bad_words(self, request: generation_pb2.GenerateRequest) -> Sequence[Sequence[int]]:
         words = request.stop.bad_words
         if not words:
             return ()
-        find = functools.partial(spellings, self._serving().tokenizer, words)
-        return await asyncio.get_running_loop().run_in_executor(self._text, find)
+        return await self._beside(spellings, self._serving().tokenizer, words)
+
+    async def _beside(self, work: Callable[[*_Args], _Made], *args: *_Args) -> _Made:
+        """Do on the thread for texts what may take long."""
+        return await asyncio.get_running_loop().run_in_executor(self._text, work, *args)
 
     def _open(self, works: Sequence[Request], stream: Stream) -> None:
         if works[0].id in self._streams:
@@ -420,7 +434,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self, request: generation_pb2.GenerateRequest, characters_max: int | None = None
     ) -> Sequence[int]:
         loaded = self._serving()
-        tokenizer, loop = loaded.tokenizer, asyncio.get_running_loop()
         size = characters(request)
         if characters_max is None:
             intake.check_text(size, request.WhichOneof("input") or "input", loaded.facts)
@@ -430,14 +443,17 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             case "token_ids":
                 return request.token_ids.ids
             case "text":
-                return await loop.run_in_executor(self._text, tokenizer.encode, request.text)
+                return await self._beside(loaded.tokenizer.encode, request.text)
             case "chat":
-                render = functools.partial(self._conversation(request).render, tokenizer)
-                return await loop.run_in_executor(self._text, render)
+                return await self._beside(_rendered, request, loaded)
             case None:
                 raise InvalidRequest("input", "one of chat, text and token_ids must be set")
 
-    def _conversation(self, request: generation_pb2.GenerateRequest) -> Conversation:
-        loaded = self._serving()
-        reasons = bool(loaded.facts.reasoning_format)
-        return conversation_of(request, loaded.tokenizer, reasons=reasons)
+
+def _conversation(request: generation_pb2.GenerateRequest, loaded: Loaded) -> Conversation:
+    reasons = bool(loaded.facts.reasoning_format)
+    return conversation_of(request, loaded.tokenizer, reasons=reasons)
+
+
+def _rendered(request: generation_pb2.GenerateRequest, loaded: Loaded) -> Sequence[int]:
+    return _conversation(request, loaded).render(loaded.tokenizer)

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from bramley.common import together
 from bramley.protos.v1 import generation_pb2
@@ -26,6 +27,8 @@ from bramley.worker.text.turns import tools_of
 
 TAIL_TOKENS = 512  # of a prompt, in which its last turn begins
 
+Asked = generation_pb2.GenerateRequest
+
 
 def family_of(tokenizer: Tokenizer) -> Family:
     """Tell how a model writes, from its tokenizer as mlx-lm wraps it."""
@@ -41,6 +44,23 @@ def family_of(tokenizer: Tokenizer) -> Family:
             tool_parser=parse.__module__.rpartition(".")[2] if parse is not None else "",
         )
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """What shapes all answers of a request.
+
+    Attributes:
+        tools: that the model is told of.
+        compiled: what the content has to be; None if it is free.
+        is_reasoning: whether the prompt ends inside reasoning.
+    """
+
+    request: Asked
+    prompt: Sequence[int]
+    tools: Sequence[ToolSpec] = ()
+    compiled: Compiled | None = None
+    is_reasoning: bool = False
 
 
 class Shaper:
@@ -60,11 +80,11 @@ class Shaper:
         """End the threads that compile."""
         self._compiler.close()
 
-    def is_reasoning(self, request: generation_pb2.GenerateRequest, prompt: Sequence[int]) -> bool:
+    def is_reasoning(self, request: Asked, prompt: Sequence[int]) -> bool:
         """Tell whether a chat's prompt ends inside reasoning."""
         return self._reasons(request) and families.is_open(self._tail(prompt), self._family)
 
-    async def compile(self, request: generation_pb2.GenerateRequest) -> Compiled | None:
+    async def compile(self, request: Asked) -> Compiled | None:
         """Compile what the content has to be.
 
         Returns:
@@ -75,77 +95,58 @@ class Shaper:
             Overloaded: too much is being compiled.
         """
         if together.must_call(request):
-            return await self._compiler.compile(self._calls(request), "tools")
-        if self._may_not_call(request) and not request.HasField("constraint"):
-            return await self._compiler.compile(self._no_calls(), "tool_choice")
+            key, write = _key(request), partial(self._calls, request)
+            return await self._compiler.grammar("tools", key, write)
         if not request.HasField("constraint"):
-            return None
+            if not self._may_not_call(request):
+                return None
+            return await self._compiler.grammar("tool_choice", b"", self._no_calls)
         if not together.shows_tools(request):
-            return await self._compiler.compile(request.constraint)
-        either = _EITHER.format(
-            before=self._before_content(),
-            content=to_lark(request.constraint),
-            calls=self._calls(request),
-        )
-        return await self._compiler.compile(either)
+            return await self._compiler.constraint(request.constraint)
+        key, write = _key(request), partial(self._content_or_calls, request)
+        return await self._compiler.grammar("constraint", key, write)
 
-    def reading(self, request: generation_pb2.GenerateRequest, *, is_reasoning: bool) -> Reading:
+    def reading(self, shape: Shape) -> Reading:
         """Start reading an answer."""
-        detokenizer, reader = self._reader(request, is_reasoning=is_reasoning)
+        detokenizer, reader = self._reader(shape)
         return Reading(detokenizer, reader, self._shown, self._tokenizer.token_bytes)
 
-    def guide(
-        self,
-        request: generation_pb2.GenerateRequest,
-        compiled: Compiled | None,
-        prompt: Sequence[int],
-        *,
-        is_reasoning: bool,
-    ) -> Guide | None:
+    def guide(self, shape: Shape) -> Guide | None:
         """Make what one answer's tokens are drawn by; None if all are free."""
-        reasoning = None
-        if self._reasons(request):
-            reasoning = self._reasoning(request, prompt, is_reasoning=is_reasoning)
-        if compiled is None and (reasoning is None or reasoning.budget is None):
+        request = shape.request
+        if shape.compiled is None and not request.reasoning.HasField("budget_tokens"):
             return None
+        reasoning = self._reasoning(shape) if self._reasons(request) else None
         stop_ids = frozenset(request.stop.token_ids)
         end_ids = stop_ids if request.stop.ignore_eos else stop_ids | self._end_ids
-        return Guide(self._vocabulary, end_ids, compiled, reasoning)
+        return Guide(self._vocabulary, end_ids, shape.compiled, reasoning)
 
-    def _reasons(self, request: generation_pb2.GenerateRequest) -> bool:
+    def _reasons(self, request: Asked) -> bool:
         return request.WhichOneof("input") == "chat" and bool(self._family.start)
 
     def _tail(self, prompt: Sequence[int]) -> str:
         return self._tokenizer.decode(prompt[-TAIL_TOKENS:], skip_special_tokens=False)
 
-    def _reader(
-        self, request: generation_pb2.GenerateRequest, *, is_reasoning: bool
-    ) -> tuple[Detokenizer, AnswerReader]:
-        if request.WhichOneof("input") != "chat":
+    def _reader(self, shape: Shape) -> tuple[Detokenizer, AnswerReader]:
+        if shape.request.WhichOneof("input") != "chat":
             return self._tokenizer.detokenizer(), PlainReader()
-        reader = families.reader(self._family, tools_of(request), is_open=is_reasoning)
+        reader = families.reader(self._family, shape.tools, is_open=shape.is_reasoning)
         return self._tokenizer.detokenizer(self._shown), reader
 
-    def _reasoning(
-        self,
-        request: generation_pb2.GenerateRequest,
-        prompt: Sequence[int],
-        *,
-        is_reasoning: bool,
-    ) -> Reasoning:
-        family, options = self._family, request.reasoning
+    def _reasoning(self, shape: Shape) -> Reasoning:
+        family, options = self._family, shape.request.reasoning
         # What stands before content, a grammar in which there may be calls has of its own.
-        is_content = not together.shows_tools(request) and (
-            request.HasField("constraint") or self._may_not_call(request)
-        )
-        detokenizer, reader = self._reader(request, is_reasoning=is_reasoning)
-        closing = family.closing + ("" if together.shows_tools(request) else family.lead)
-        first = families.before_content(self._tail(prompt), family) if is_content else ""
-        barred = self._tokenizer.token_id(self._format.opens) if self._format else None
+        is_content = shape.compiled is not None and not shape.tools
+        detokenizer, reader = self._reader(shape)
+        closing = family.closing + ("" if shape.tools else family.lead)
+        first = families.before_content(self._tail(shape.prompt), family) if is_content else ""
+        barred = None
+        if shape.tools and self._format is not None:
+            barred = self._tokenizer.token_id(self._format.opens)
         return Reasoning(
             detokenizer=detokenizer,
             reader=reader,
-            is_open=is_reasoning,
+            is_open=shape.is_reasoning,
             end=family.end.encode(),
             closing_ids=self._ids(closing),
             budget=options.budget_tokens if options.HasField("budget_tokens") else None,
@@ -158,7 +159,7 @@ class Shaper:
     def _ids(self, text: str) -> Sequence[int]:
         return self._tokenizer.encode(text, special_tokens=False) if text else ()
 
-    def _may_not_call(self, request: generation_pb2.GenerateRequest) -> bool:
+    def _may_not_call(self, request: Asked) -> bool:
         has_tools = bool(request.tools) and self._format is not None
         return has_tools and not together.shows_tools(request)
 
@@ -166,7 +167,7 @@ class Shaper:
         assert self._format is not None
         return _NO_CALLS.format(opens=_PLAIN.sub(r"\\\g<0>", self._format.opens))
 
-    def _calls(self, request: generation_pb2.GenerateRequest) -> str:
+    def _calls(self, request: Asked) -> str:
         assert self._format is not None  # or intake.py would have refused the tools
         name = request.tool_choice.name
         tools = [
@@ -174,8 +175,15 @@ class Shaper:
             for place, tool in enumerate(tools_of(request))
             if name in {"", tool.name}
         ]
-        many = not request.HasField("parallel_tool_calls") or request.parallel_tool_calls
-        return self._format.lark(tools, self._vocabulary.terminal, many=many and not name)
+        many = together.may_call_many(request) and not name
+        return self._format.lark(tools, self._vocabulary.terminal, many=many)
+
+    def _content_or_calls(self, request: Asked) -> str:
+        return _EITHER.format(
+            before=self._before_content(),
+            content=to_lark(request.constraint),
+            calls=self._calls(request),
+        )
 
     def _before_content(self) -> str:
         """Write what may stand before content as the start of a rule."""
@@ -190,6 +198,15 @@ class Shaper:
             parts += [self._vocabulary.terminal(part) for part in (said, marker) if part]
             said, marker, text = scanner.push(text) if marker else scanner.finish()
         return " ".join(parts)
+
+
+def _key(request: Asked) -> bytes:
+    """Tell a grammar of calls from others, by all that it is written of."""
+    told = Asked(tools=request.tools, tool_choice=request.tool_choice)
+    told.parallel_tool_calls = together.may_call_many(request)
+    if request.HasField("constraint"):
+        told.constraint.CopyFrom(request.constraint)
+    return told.SerializeToString(deterministic=True)
 
 
 def _checked(tool: ToolSpec, place: int) -> ToolSpec:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from bramley.protos.v1 import types_pb2
 from bramley.worker.grammar import masks
 from bramley.worker.grammar.compiler import Compiled, make
+from bramley.worker.grammar.constraint import to_lark
 from bramley.worker.grammar.guide import Guide, Reasoning
 from bramley.worker.grammar.shapes import is_list, is_object
 from bramley.worker.grammar.vocabulary import Vocabulary
@@ -143,7 +144,7 @@ def reasoning(
 def compiled(schema: object, vocabulary: Vocabulary | None = None) -> Compiled:
     """Compile a schema as a request's would be, and raise what that would."""
     constraint = types_pb2.Constraint(json_schema=json.dumps(schema))
-    return make(vocabulary or byte_vocabulary(), constraint)
+    return make(vocabulary or byte_vocabulary(), to_lark(constraint), "constraint.json_schema")
 
 
 def accepts(grammar: Compiled, text: str) -> bool:

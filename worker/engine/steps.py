@@ -312,6 +312,7 @@ class Steps:
             self._fail(request, EngineFault("the model gave no finite scores"))
             return
         guide = request.guide
+        is_complete = guide is not None and guide.take(drawn.token)
         if guide is not None and guide.error is not None:
             self._fail(request, guide.error)
             return
@@ -321,7 +322,6 @@ class Steps:
                 self._outputs.append(PromptLogprobs(request.id, tuple(request.prompt_logprobs)))
         request.output.append(drawn.token)
         self.counters.completion_tokens += 1
-        is_complete = guide is not None and guide.take(drawn.token)
         ended = finish(request, is_complete=is_complete)
         if ended is not None:
             self._saver.save(request, request.computed, SAVE_END_FROM)

@@ -1,19 +1,27 @@
-"""Compiles constraints on threads of its own: each once, and within a time."""
+"""Compiles grammars on threads of its own: each once, and within a time."""
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
-
-from llguidance import LLMatcher, LLParserLimits
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
 
 from bramley.common.errors import InvalidRequest, Overloaded
 from bramley.protos.v1 import types_pb2
 from bramley.worker.grammar.constraint import OPTIONS, to_lark
 from bramley.worker.grammar.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
 KEPT: Final = 256  # compiled grammars
+UNDONE_MAX: Final = 16  # being compiled, or waiting for that
 TIME_LIMIT_S: Final = 2.0
+_TOO_MANY: Final = "too many grammars to compile"
+
+Write = Callable[[], str]  # a grammar in Lark syntax; refuses what no grammar can hold to
 
 
 class Compiled:
@@ -23,10 +31,10 @@ class Compiled:
         matcher: at the grammar's start; nobody else's.
     """
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: "LLMatcher") -> None:
         self._matcher = matcher
 
-    def matcher(self) -> LLMatcher:
+    def matcher(self) -> "LLMatcher":
         """Start an answer."""
         return self._matcher.deep_copy()
 
@@ -45,66 +53,82 @@ class Compiler:
         self._time_limit_s = time_limit_s
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="grammar")
         self._ready: Future[object] | None = None
-        self._known: OrderedDict[bytes | str, Future[Compiled]] = OrderedDict()
+        self._known: OrderedDict[bytes, Future[Compiled]] = OrderedDict()
 
-    async def compile(
-        self, constraint: types_pb2.Constraint | str, field: str = "constraint"
-    ) -> Compiled:
-        """Compile a constraint, or a grammar of ours in Lark syntax.
+    async def constraint(self, constraint: types_pb2.Constraint) -> Compiled:
+        """Compile what a request's content has to be.
+
+        Returns:
+            As ``grammar`` does.
+
+        Raises:
+            InvalidRequest: names the field; of a schema, the keyword too.
+            Overloaded: as ``grammar`` does.
+        """
+        field = f"constraint.{constraint.WhichOneof('constraint')}"
+        key = constraint.SerializeToString(deterministic=True)
+        return await self.grammar(field, key, partial(to_lark, constraint))
+
+    async def grammar(self, field: str, key: bytes, write: Write) -> Compiled:
+        """Compile a grammar.
 
         Args:
-            constraint: what an answer is to be.
-            field: named where a grammar of ours is refused, as ``tools``.
+            field: named where it is refused.
+            key: tells it from others of the field.
+            write: called on another thread, if it is not known.
 
         Returns:
             Perhaps one that others have.
 
         Raises:
-            InvalidRequest: names the field; of a schema, the keyword too.
+            InvalidRequest: names the field, or one that ``write`` names.
             Overloaded: others are being compiled all the time that this one may take.
         """
         self._ready = self._ready or self._threads.submit(self.vocabulary.build)
         await asyncio.shield(asyncio.wrap_future(self._ready))
-        is_ours = isinstance(constraint, str)
-        key = constraint if is_ours else constraint.SerializeToString(deterministic=True)
-        future = self._known.get(key)
-        if future is None:
-            future = self._threads.submit(make, self.vocabulary, constraint, field)
-            self._known[key] = future
-        self._known.move_to_end(key)
-        while len(self._known) > KEPT:
-            self._known.popitem(last=False)
+        future = self._future(field, key, write)
         try:
             async with asyncio.timeout(self._time_limit_s):
                 return await asyncio.shield(asyncio.wrap_future(future))
         except TimeoutError:
             if not (future.running() or future.done()):
-                self._known.pop(key, None)
-                future.cancel()
-                raise Overloaded("too many grammars to compile", retry_after_s=1.0) from None
+                raise Overloaded(_TOO_MANY, retry_after_s=1.0) from None
             problem = f"takes more than {self._time_limit_s:g} s to compile"
             raise InvalidRequest(field, problem) from None
+
+    def _future(self, field: str, key: bytes, write: Write) -> Future[Compiled]:
+        name = sha256(f"{field}\0".encode() + key).digest()  # keys may be of megabytes
+        future = self._known.get(name)
+        if future is None:
+            if sum(not one.done() for one in self._known.values()) >= UNDONE_MAX:
+                raise Overloaded(_TOO_MANY, retry_after_s=1.0)
+            future = self._threads.submit(_make, self.vocabulary, write, field)
+            self._known[name] = future
+        self._known.move_to_end(name)
+        while len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return future
 
     def close(self) -> None:
         """End the threads; what is being compiled is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def make(
-    vocabulary: Vocabulary, constraint: types_pb2.Constraint | str, field: str = "constraint"
-) -> Compiled:
-    """Compile a constraint here and now.
+def _make(vocabulary: Vocabulary, write: Write, field: str) -> Compiled:
+    return make(vocabulary, write(), field)
+
+
+def make(vocabulary: Vocabulary, lark: str, field: str = "constraint") -> Compiled:
+    """Compile a grammar in Lark syntax here and now.
 
     Returns:
         A grammar of which something can come.
 
     Raises:
-        InvalidRequest: names the field; of a schema, the keyword too.
+        InvalidRequest: names the field.
     """
-    lark = constraint
-    if not isinstance(constraint, str):
-        lark = to_lark(constraint)
-        field = f"constraint.{constraint.WhichOneof('constraint')}"
+    from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415 -- as in vocabulary.py
+
     grammar = LLMatcher.grammar_from_lark(f"{lark}\n{OPTIONS}")
     limits = LLParserLimits(verbose_errors=False)
     matcher = LLMatcher(vocabulary.build(), grammar, log_level=0, limits=limits)

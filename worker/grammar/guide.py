@@ -41,7 +41,8 @@ class Reasoning:
         budget: tokens of reasoning; None for as many as it likes.
         start_ids: the marker that opens reasoning; with a grammar the answer may begin with it.
         first_ids: what stands before content where no reasoning was opened; often nothing.
-        lead_ids: what stands between reasoning's end and content; often nothing.
+        lead_ids: what stands between reasoning's end and content; often nothing. Where there is
+            any of either, no white space may follow it: it would be content.
         barred_ids: not drawn while reasoning goes on and a grammar is to follow, as what begins
             a call of a tool.
     """
@@ -78,7 +79,7 @@ class Guide:
     Args:
         vocabulary: of the model.
         end_ids: what ends this answer: end tokens and stop ids. They may come where the grammar
-            may end, and nowhere else; without a grammar anywhere.
+            may end, or writes an end token itself, and nowhere else; without a grammar anywhere.
         compiled: the grammar of the content; None for none.
         reasoning: None for a model that does not reason.
 
@@ -176,7 +177,10 @@ class Guide:
             into[:both] = known[:both]
             may_end = self._grammar.is_accepting()
         for number in self.vocabulary.end_ids | self._end_ids:
-            (_allow if may_end and number in self._end_ids else _forbid)(into, number)
+            if may_end and number in self._end_ids:
+                _allow(into, number)
+            elif may_end or number not in self.vocabulary.end_ids:
+                _forbid(into, number)  # else it may come if the grammar itself writes it
         if self._place is _Place.GAP and self._gap_left:
             both = min(len(into), self.vocabulary.words)
             into[:both] |= self.vocabulary.space_words[:both]
@@ -185,6 +189,8 @@ class Guide:
                 _allow(into, path[0])
 
     def _start(self, reasoning: Reasoning) -> None:
+        if reasoning.first_ids or reasoning.lead_ids:
+            self._gap_left = 0
         if reasoning.is_open:
             self._place = _Place.INSIDE
             self._close_if_spent(reasoning)

@@ -10,8 +10,6 @@ from decimal import Decimal
 from typing import Any, Final, NoReturn, cast
 from urllib.parse import unquote
 
-from llguidance import LLMatcher
-
 from bramley.common.errors import InvalidRequest
 from bramley.worker.grammar.shapes import Node, disjoint, endless, is_list, is_object
 
@@ -235,6 +233,8 @@ class _Walk:
     def _check_regex(self, name: str, regex: object) -> None:
         if not isinstance(regex, str):
             self.refuse(name, "is no text")
+        from llguidance import LLMatcher  # noqa: PLC0415 -- as in vocabulary.py
+
         grammar = LLMatcher.grammar_from_json_schema({"type": "string", "pattern": regex})
         if problem := LLMatcher.validate_grammar(grammar):
             shown = " ".join(problem.split())[:200]

@@ -4,18 +4,21 @@ import json
 import threading
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from llguidance import LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from bramley.worker.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
 _WHITE = b" \t\r\n"
 
 
-class _Tokens(TokenizerWrapper):
-    """A vocabulary as the library asks for it: by its bytes."""
+class _Tokens:
+    """A vocabulary as the library asks for it, which looks at its attributes and not its class."""
 
     def __init__(self, tokenizer: Tokenizer, tokens: Sequence[bytes], end_id: int) -> None:
         self.eos_token_id = end_id
@@ -43,18 +46,21 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._built: LLTokenizer | None = None
         self._holding: dict[bytes, Sequence[tuple[int, bytes]]] = {}
         self._crossing: dict[tuple[bytes, int], Sequence[int]] = {}
         self.size = tokenizer.vocabulary
         self.end_ids = frozenset(i for i in tokenizer.eos_token_ids if i < self.size)
 
-    def build(self) -> LLTokenizer:
+    def build(self) -> "LLTokenizer":
         """Return the library's own form of it; the first call makes it, which takes a while.
 
-        Half a second for 49,152 tokens: not on the engine's thread, nor the event loop's.
+        A second for 49,152 tokens: not on the engine's thread, nor the event loop's.
         """
+        # The library takes half a second to import, and most workers never need it.
+        from llguidance import LLTokenizer  # noqa: PLC0415
+
         with self._lock:
             if self._built is None:
                 tokens = [self.token_bytes(number) for number in range(self.size)]
@@ -62,7 +68,8 @@ class Vocabulary:
                 if not self.end_ids:
                     tokens.append(b"")  # the library wants an end; nothing ever draws this one
                 wrapper = _Tokens(self._tokenizer, tokens, ends[0])
-                self._built = LLTokenizer(wrapper, eos_token=ends)
+                self._built = LLTokenizer(cast("Any", wrapper), eos_token=ends)
+                _ = self.space_words  # made here, for guides ask on the engine's thread
             return self._built
 
     def token_bytes(self, number: int) -> bytes:

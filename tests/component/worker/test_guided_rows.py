@@ -70,7 +70,7 @@ def guided(
     max_tokens: int = 60,
     **more: Unpack[More],
 ) -> Request:
-    compiled = asyncio.run(compiler.compile(constraint))
+    compiled = asyncio.run(compiler.constraint(constraint))
     more["sampling"] = SamplingParams(temperature=temperature, seed=seed)
     made = request(name, PROMPT, max_tokens=max_tokens, eos=frozenset({EOS}), **more)
     made.guide = Guide(compiler.vocabulary, [EOS], compiled)

@@ -12,7 +12,7 @@ import pytest
 from bramley.common.errors import BramleyError, InvalidRequest, Overloaded
 from bramley.protos.v1 import types_pb2
 from bramley.worker.grammar import compiler as module
-from bramley.worker.grammar.compiler import KEPT, Compiled, Compiler, make
+from bramley.worker.grammar.compiler import KEPT, UNDONE_MAX, Compiled, Compiler, make
 from bramley.worker.grammar.vocabulary import Vocabulary
 from support.schemas import accepts, byte_tokenizer, byte_vocabulary
 
@@ -43,7 +43,7 @@ def compiler() -> Iterator[Compiler]:
 async def test_a_constraint_lets_through_what_it_says(
     compiler: Compiler, constraint: Constraint, good: list[str], bad: list[str]
 ) -> None:
-    grammar = await compiler.compile(constraint)
+    grammar = await compiler.constraint(constraint)
     assert [text for text in good if not accepts(grammar, text)] == []
     assert [text for text in bad if accepts(grammar, text)] == []
 
@@ -68,15 +68,25 @@ async def test_a_constraint_lets_through_what_it_says(
         (Constraint(grammar='start: %json {"not": {}}'), "constraint.grammar"),
         (Constraint(choice=Constraint.Choice()), "constraint.choice.values"),
         (Constraint(choice=Constraint.Choice(values=["a", ""])), "constraint.choice.values"),
-        ("start: (", "tools"),
     ],
 )
 async def test_what_cannot_be_compiled_is_refused_by_its_field(
-    compiler: Compiler, constraint: Constraint | str, field: str
+    compiler: Compiler, constraint: Constraint, field: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        await compiler.compile(constraint, "tools" if isinstance(constraint, str) else "constraint")
+        await compiler.constraint(constraint)
     assert refused.value.field == field
+
+
+async def test_a_grammar_is_known_by_its_field_and_key_and_refused_by_the_field(
+    compiler: Compiler,
+) -> None:
+    good = await compiler.grammar("tools", b"1", lambda: 'start: "a"')
+    assert await compiler.grammar("tools", b"1", lambda: "start: (") is good
+    assert await compiler.grammar("tool_choice", b"1", lambda: 'start: "b"') is not good
+    with pytest.raises(InvalidRequest) as refused:
+        await compiler.grammar("tools", b"2", lambda: "start: (")
+    assert refused.value.field == "tools"
 
 
 async def test_one_compilation_serves_all_who_ask(
@@ -84,25 +94,25 @@ async def test_one_compilation_serves_all_who_ask(
 ) -> None:
     made: list[int] = []
 
-    def counting(vocabulary: Vocabulary, constraint: Constraint | str, field: str) -> Compiled:
+    def counting(vocabulary: Vocabulary, lark: str, field: str) -> Compiled:
         made.append(threading.get_ident())
-        return make(vocabulary, constraint, field)
+        return make(vocabulary, lark, field)
 
     monkeypatch.setattr(module, "make", counting)
-    asked = [compiler.compile(Constraint(regex="abc")) for _ in range(20)]
+    asked = [compiler.constraint(Constraint(regex="abc")) for _ in range(20)]
     grammars = await asyncio.gather(*asked)
-    assert len(set(map(id, [*grammars, await compiler.compile(Constraint(regex="abc"))]))) == 1
+    assert len(set(map(id, [*grammars, await compiler.constraint(Constraint(regex="abc"))]))) == 1
     assert len(made) == 1
     assert threading.get_ident() not in made
 
 
 async def test_the_oldest_is_forgotten(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT", 2)
-    first = await compiler.compile(Constraint(regex="a"))
-    await compiler.compile(Constraint(regex="b"))
-    assert await compiler.compile(Constraint(regex="a")) is first
-    await compiler.compile(Constraint(regex="c"))
-    assert await compiler.compile(Constraint(regex="a")) is first
+    first = await compiler.constraint(Constraint(regex="a"))
+    await compiler.constraint(Constraint(regex="b"))
+    assert await compiler.constraint(Constraint(regex="a")) is first
+    await compiler.constraint(Constraint(regex="c"))
+    assert await compiler.constraint(Constraint(regex="a")) is first
     assert KEPT > 2
 
 
@@ -112,7 +122,7 @@ async def test_a_refusal_is_not_kept_longer_than_others_and_says_the_same(
     said = set[str]()
     for _ in range(2):
         with pytest.raises(InvalidRequest) as refused:
-            await compiler.compile(Constraint(regex="("))
+            await compiler.constraint(Constraint(regex="("))
         said.add(str(refused.value))
     assert len(said) == 1
 
@@ -122,26 +132,54 @@ async def test_who_takes_too_long_is_refused_and_who_waits_for_it_is_told_to_com
 ) -> None:
     go_on = threading.Event()
 
-    def slow(vocabulary: Vocabulary, constraint: Constraint | str, field: str) -> Compiled:
+    def slow(vocabulary: Vocabulary, lark: str, field: str) -> Compiled:
         go_on.wait(30)
-        return make(vocabulary, constraint, field)
+        return make(vocabulary, lark, field)
 
     compiler = Compiler(byte_vocabulary(), time_limit_s=0.2)
-    await compiler.compile(Constraint(regex="x"))
+    await compiler.constraint(Constraint(regex="x"))
     monkeypatch.setattr(module, "make", slow)
-    asked = [compiler.compile(Constraint(regex=text)) for text in "abc"]
+    asked = [compiler.constraint(Constraint(regex=text)) for text in "abc"]
     ends = await asyncio.gather(*asked, return_exceptions=True)
     go_on.set()
     assert [type(end) for end in ends] == [InvalidRequest, InvalidRequest, Overloaded]
-    assert isinstance(ends[2], BramleyError)
+    assert all(isinstance(end, BramleyError) for end in ends)
+    assert isinstance(ends[0], InvalidRequest)
+    assert ends[0].field == "constraint.regex"
+    assert isinstance(ends[2], Overloaded)
     assert ends[2].retry_after_s
-    assert await compiler.compile(Constraint(regex="a"))  # it was done meanwhile
+    assert await compiler.constraint(Constraint(regex="a"))  # it was done meanwhile
+    assert await compiler.constraint(Constraint(regex="c"))  # and so was that
+    compiler.close()
+
+
+async def test_more_than_a_few_do_not_wait_to_be_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go_on = threading.Event()
+
+    def slow(vocabulary: Vocabulary, lark: str, field: str) -> Compiled:
+        go_on.wait(30)
+        return make(vocabulary, lark, field)
+
+    compiler = Compiler(byte_vocabulary(), time_limit_s=5.0)
+    await compiler.constraint(Constraint(regex="x"))
+    monkeypatch.setattr(module, "make", slow)
+    asked = [
+        asyncio.create_task(compiler.constraint(Constraint(regex=f"a{{{n}}}")))
+        for n in range(UNDONE_MAX + 1)
+    ]
+    (refused,), _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    assert isinstance(refused.exception(), Overloaded)
+    go_on.set()
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    assert sum(isinstance(end, Compiled) for end in ends) == UNDONE_MAX
     compiler.close()
 
 
 async def test_who_gives_up_waiting_takes_nothing_from_others(compiler: Compiler) -> None:
-    first = asyncio.create_task(compiler.compile(Constraint(regex="gone")))
-    second = asyncio.create_task(compiler.compile(Constraint(regex="gone")))
+    first = asyncio.create_task(compiler.constraint(Constraint(regex="gone")))
+    second = asyncio.create_task(compiler.constraint(Constraint(regex="gone")))
     await asyncio.sleep(0)
     first.cancel()
     assert await second
@@ -151,7 +189,7 @@ async def test_who_gives_up_waiting_takes_nothing_from_others(compiler: Compiler
 async def test_the_vocabulary_is_built_once_and_not_here() -> None:
     vocabulary = Vocabulary(byte_tokenizer())
     compiler = Compiler(vocabulary)
-    await asyncio.gather(*(compiler.compile(Constraint(regex=text)) for text in "abcd"))
+    await asyncio.gather(*(compiler.constraint(Constraint(regex=text)) for text in "abcd"))
     assert vocabulary.build() is vocabulary.build()
     compiler.close()
 
@@ -182,13 +220,13 @@ async def test_b037_a_bad_schema_is_refused_by_its_keyword_or_is_right_and_soon(
     compiler: Compiler, schema: dict[str, object], keyword: str | None
 ) -> None:
     text = json.dumps(schema)
-    await compiler.compile(Constraint(json_object=True))
+    await compiler.constraint(Constraint(json_object=True))
     start_s = time.monotonic()
     if keyword is None:
-        await compiler.compile(Constraint(json_schema=text))
+        await compiler.constraint(Constraint(json_schema=text))
     else:
         with pytest.raises(InvalidRequest, match=f"'{re.escape(keyword)}'") as refused:
-            await compiler.compile(Constraint(json_schema=text))
+            await compiler.constraint(Constraint(json_schema=text))
         assert refused.value.field == "constraint.json_schema"
     assert time.monotonic() - start_s < 2.5
 
@@ -196,4 +234,4 @@ async def test_b037_a_bad_schema_is_refused_by_its_keyword_or_is_right_and_soon(
 async def test_b037_nesting_beyond_all_bounds_is_refused(compiler: Compiler) -> None:
     text = '{"properties":{"a":' * 2000 + "{}" + "}}" * 2000
     with pytest.raises(InvalidRequest, match="nested too deeply"):
-        await compiler.compile(Constraint(json_schema=text))
+        await compiler.constraint(Constraint(json_schema=text))

@@ -10,6 +10,7 @@ from llguidance import LLMatcher, LLParserLimits
 from bramley.protos.v1.types_pb2 import Constraint
 from bramley.worker.grammar import masks
 from bramley.worker.grammar.compiler import Compiled, make
+from bramley.worker.grammar.constraint import to_lark
 from bramley.worker.grammar.guide import GAP_TOKENS, Guide, Reasoning
 from support.byte_tokenizer import END, EOS, STOP
 from support.schemas import byte_tokenizer, byte_vocabulary, reasoning
@@ -228,8 +229,24 @@ def test_texts_that_stand_before_content_are_written_and_no_part_of_the_grammar(
     assert write(direct, "<final>yes")
     through = guide(compiled, reasoning(tokenizer, is_open=False, first="<final>", lead="<on>"))
     write(through, "<think>a</think>")
-    assert forced(through) == "<on>"
-    assert write(through, "yes")
+    assert forced(through) == "<on>yes"  # white space behind it would be content
+
+
+def test_no_white_space_follows_what_stands_before_content() -> None:
+    one = guide(
+        grammar('start: "yes"'), reasoning(byte_tokenizer(), is_open=False, first="<final>")
+    )
+    write(one, "<final>")
+    assert allowed(one) == {ord("y")}
+
+
+@pytest.mark.parametrize("ends", [(EOS,), (EOS, STOP), ()])
+def test_an_end_token_that_the_grammar_writes_comes_where_it_must(ends: tuple[int, ...]) -> None:
+    one = guide(grammar(f'start: "a" <[{EOS}]>'), ends=ends)
+    assert allowed(one) == {ord("a")}
+    write(one, "a")
+    assert allowed(one) == {EOS}
+    assert one.take(EOS)
 
 
 def test_a_closing_that_closes_nothing_is_an_error() -> None:
@@ -243,7 +260,7 @@ def test_a_closing_that_closes_nothing_is_an_error() -> None:
 @pytest.mark.parametrize("text", ['{"a":1}', '{\n  "a": 1\n}'])
 def test_b039_an_answer_is_one_value_and_ends_at_its_last_brace(text: str) -> None:
     constraint = Constraint(json_schema='{"type":"object","properties":{"a":{"type":"integer"}}}')
-    one = guide(make(byte_vocabulary(), constraint))
+    one = guide(grammar(to_lark(constraint)))
     assert write(one, text)
     assert allowed(one) == {EOS}  # of a blank drawn beyond it nothing would come
 
@@ -251,7 +268,7 @@ def test_b039_an_answer_is_one_value_and_ends_at_its_last_brace(text: str) -> No
 @pytest.mark.parametrize("seed", range(5))
 def test_b039_white_space_is_nowhere_endless(seed: int) -> None:
     schema = '{"type": "array", "items": {"type": "null"}, "maxItems": 3}'
-    one = guide(make(byte_vocabulary(), Constraint(json_schema=schema)))
+    one = guide(grammar(to_lark(Constraint(json_schema=schema))))
     draws, whole = np.random.default_rng(seed), False
     text = b""
     while not whole and len(text) < 300:
