@@ -24,7 +24,8 @@ SCRIPTED = CONTENT_ONLY + (
     "{# <tool_call> tool_call.name <think> </think> #}{% set last = messages[-1].content[-1:] %}"
     "{% if enable_thinking is true %}<think>{{ last }}"
     "{% elif enable_thinking is false %}<think></think>{{ last }}{% endif %}"
-    "{% if tools %}{% for tool in tools %}{{ tool.function.name }} {% endfor %}{{ last }}{% endif %}"
+    "{% if tools %}{% for tool in tools %}{{ tool.function.name }} {% endfor %}{{ last }}"
+    "{% endif %}"
 )
 
 

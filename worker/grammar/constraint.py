@@ -1,4 +1,4 @@
-"""From a request's constraint to the text of a grammar. Pure.
+"""From a request's constraint to the text of a grammar; how JSON is written in any. Pure.
 
 White space in JSON: at each place where JSON allows any, at most one line break with 64 spaces
 or tabs after it, or four spaces or tabs; none before the value and none after it. So an answer
@@ -6,12 +6,12 @@ ends with its last brace, and no place is endless.
 """
 
 import json
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import types_pb2
 from bramley.worker.grammar.schema import checked_schema
-from bramley.worker.grammar.shapes import Node
 
 TEXT_MAX: Final = 1 << 20  # characters of a constraint
 CHOICES_MAX: Final = 10_000
@@ -51,10 +51,10 @@ def to_lark(constraint: types_pb2.Constraint) -> str:
             raise InvalidRequest("constraint", "is empty")
 
 
-def json_rule(schema: Node | bool) -> str:
+def json_rule(schema: Mapping[str, Any] | bool) -> str:
     """Write JSON by a checked schema as the body of a Lark rule."""
     options = {"whitespace_pattern": WHITE_SPACE, "json_allowed_escapes": ESCAPES}
-    node: Node = {"allOf": [schema]} if isinstance(schema, bool) else schema
+    node: Mapping[str, Any] = {"allOf": [schema]} if isinstance(schema, bool) else schema
     return "%json " + json.dumps({"x-guidance": options, **node})
 
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bramley.common.errors import InvalidRequest
+from bramley.worker.grammar.constraint import json_rule
 from bramley.worker.reading.events import ToolSpec
 from bramley.worker.reading.tools.contract import Terminal
 from bramley.worker.reading.tools.lark import (
     ended_text,
     grammar,
-    json_rule,
     listed,
     quoted,
     text_rule,

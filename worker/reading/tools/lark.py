@@ -6,26 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bramley.common.errors import InvalidRequest
-
-# One space at the most where JSON may have any: a model cannot go on in white space for ever. And
-# one way only to write each character, which is Python's as well.
-_SPELLING: dict[str, Any] = {
-    "whitespace_flexible": False,
-    "item_separator": ", ?",
-    "key_separator": ": ?",
-    "json_allowed_escapes": 'nrbtf\\"',
-}
+from bramley.worker.grammar.constraint import json_rule
 
 
 def quoted(text: str) -> str:
     """Write a text as a grammar has it."""
     return json.dumps(text, ensure_ascii=False)
-
-
-def json_rule(schema: Mapping[str, Any]) -> str:
-    """Write what JSON by a whole schema is."""
-    asked: Mapping[str, Any] = schema.get("x-guidance", {})
-    return "%json " + json.dumps({**schema, "x-guidance": {**_SPELLING, **asked}})
 
 
 def arguments_rule(schema: Mapping[str, Any]) -> str:

@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bramley.common.errors import InvalidRequest
+from bramley.worker.grammar.constraint import json_rule
 from bramley.worker.reading.events import Reader, ToolSpec
 from bramley.worker.reading.tools.contract import Terminal
 from bramley.worker.reading.tools.json_stream import json_calls
-from bramley.worker.reading.tools.lark import grammar, json_rule, listed, quoted
+from bramley.worker.reading.tools.lark import grammar, listed, quoted
 from bramley.worker.reading.tools.literals import Notation, literal
 from bramley.worker.reading.tools.python_text import python_text
 from bramley.worker.reading.tools.steps import Source, Steps, Writer, closing, content_reader

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bramley.common.errors import InvalidRequest
+from bramley.worker.grammar.constraint import json_rule
 from bramley.worker.reading.events import ToolSpec
 from bramley.worker.reading.tools import lark
 from bramley.worker.reading.tools.contract import Terminal
@@ -190,7 +191,7 @@ class _Values:
             if own != STRING:
                 name = f"{self._rule}_{len(ways)}"
                 narrow = _without_strings(leaf, own, root, kinds)
-                self._rules[name] = lark.json_rule(_guarded(narrow, _pattern_without(self._marker)))
+                self._rules[name] = json_rule(_guarded(narrow, _pattern_without(self._marker)))
                 kind = _type_of(own if kinds == ANY else own - STRING)
                 ways.append((kind, f"{self._wrapped(name)} {end}"))
         if not ways:
