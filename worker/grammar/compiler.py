@@ -1,6 +1,7 @@
 """Compiles grammars on threads of its own: each once, and within a time."""
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,9 +9,10 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from bramley.common.errors import InvalidRequest, Overloaded
+from bramley.common.errors import EngineFault, InvalidRequest, Overloaded
 from bramley.protos.v1 import types_pb2
 from bramley.worker.grammar.constraint import OPTIONS, to_lark
+from bramley.worker.grammar.trial import Trials
 from bramley.worker.grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -44,13 +46,14 @@ class Compiler:
 
     Args:
         vocabulary: made ready by the first call, whose time is not limited.
-        time_limit_s: of a compilation. One that takes longer is refused, and goes on until it
-            is done: who asks for it once more finds it then.
+        time_limit_s: of a compilation. One that takes longer is refused; where it has an end,
+            who asks for it once more finds it then.
     """
 
     def __init__(self, vocabulary: Vocabulary, time_limit_s: float = TIME_LIMIT_S) -> None:
         self.vocabulary = vocabulary
         self._time_limit_s = time_limit_s
+        self._trials = Trials(time_limit_s)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="grammar")
         self._ready: Future[object] | None = None
         self._known: OrderedDict[bytes, Future[Compiled]] = OrderedDict()
@@ -84,12 +87,14 @@ class Compiler:
             InvalidRequest: names the field, or one that ``write`` names.
             Overloaded: others are being compiled all the time that this one may take.
         """
-        self._ready = self._ready or self._threads.submit(self.vocabulary.build)
+        self._ready = self._ready or self._threads.submit(self._prepare)
         await asyncio.shield(asyncio.wrap_future(self._ready))
         future = self._future(field, key, write)
+        made = asyncio.wrap_future(future)
+        made.add_done_callback(_hear)
         try:
             async with asyncio.timeout(self._time_limit_s):
-                return await asyncio.shield(asyncio.wrap_future(future))
+                return await asyncio.shield(made)
         except TimeoutError:
             if not (future.running() or future.done()):
                 raise Overloaded(_TOO_MANY, retry_after_s=1.0) from None
@@ -99,10 +104,10 @@ class Compiler:
     def _future(self, field: str, key: bytes, write: Write) -> Future[Compiled]:
         name = sha256(f"{field}\0".encode() + key).digest()  # keys may be of megabytes
         future = self._known.get(name)
-        if future is None:
+        if future is None or _is_lost(future):
             if sum(not one.done() for one in self._known.values()) >= UNDONE_MAX:
                 raise Overloaded(_TOO_MANY, retry_after_s=1.0)
-            future = self._threads.submit(_make, self.vocabulary, write, field)
+            future = self._threads.submit(self._make, write, field)
             self._known[name] = future
         self._known.move_to_end(name)
         while len(self._known) > KEPT:
@@ -112,10 +117,28 @@ class Compiler:
     def close(self) -> None:
         """End the threads; what is being compiled is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._trials.close()
+
+    def _prepare(self) -> None:
+        self.vocabulary.build()
+        with contextlib.suppress(EngineFault):  # who needs one is told
+            self._trials.ready()
+
+    def _make(self, write: Write, field: str) -> Compiled:
+        lark = write()
+        self._trials.check(f"{lark}\n{OPTIONS}", field)
+        return make(self.vocabulary, lark, field)
 
 
-def _make(vocabulary: Vocabulary, write: Write, field: str) -> Compiled:
-    return make(vocabulary, write(), field)
+def _hear(made: asyncio.Future[Compiled]) -> None:
+    """Take note of a failure, which nobody else may do who waited for it no longer."""
+    if not made.cancelled():
+        made.exception()
+
+
+def _is_lost(future: Future[Compiled]) -> bool:
+    """Whether it failed, and not for what the grammar is."""
+    return future.done() and isinstance(future.exception(), EngineFault)
 
 
 def make(vocabulary: Vocabulary, lark: str, field: str = "constraint") -> Compiled:

@@ -1,0 +1,141 @@
+"""Tries grammars in processes of their own first: some never end, and some end the process.
+
+The library compiles what a few lines can make it do for hours, and recurses as deep as rules refer
+to each other. Nothing stops a thread of it. So each grammar is compiled twice: here with limits,
+and then, if that came to an end, whether good or bad, by whoever wants it.
+"""
+
+import selectors
+import subprocess
+import sys
+import threading
+from typing import Final
+
+from bramley.common.errors import EngineFault, InvalidRequest
+from bramley.worker.grammar.trier import DONE, SIZE_BYTES
+
+START_S: Final = 30.0
+PATIENCE: Final = 5.0  # times the limit, on a busy machine
+
+
+class Trials:
+    """Processes that try grammars; for any number of threads, each of which takes one.
+
+    Args:
+        limit_s: of the processor's time for one grammar.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._lock = threading.Lock()
+        self._idle: list[_Trier] = []
+        self._busy: set[_Trier] = set()
+        self._is_closed = False
+
+    def ready(self) -> None:
+        """Have a process wait, which takes a while to start."""
+        self._put(self._take())
+
+    def check(self, lark: str, field: str) -> None:
+        """Try a grammar.
+
+        Raises:
+            InvalidRequest: it did not end in time, or ended the process that tried it.
+            EngineFault: no process can be started.
+        """
+        trier = self._take()
+        if trier.survives(lark, self._limit_s * PATIENCE):
+            self._put(trier)
+            return
+        self._end(trier)
+        self.ready()  # or the next one would wait for it
+        raise InvalidRequest(
+            field, f"takes more than {self._limit_s:g} s to compile, or is nested too deeply"
+        )
+
+    def close(self) -> None:
+        """End all processes, whatever they do."""
+        with self._lock:
+            self._is_closed = True
+            idle, busy = list(self._idle), list(self._busy)
+        for trier in idle:
+            self._end(trier)
+        for trier in busy:
+            trier.kill()  # whoever waits for it does the rest
+
+    def _take(self) -> "_Trier":
+        with self._lock:
+            if self._is_closed:
+                raise EngineFault("no grammar is compiled any more")
+            trier = self._idle.pop() if self._idle else _Trier(self._limit_s)
+            self._busy.add(trier)
+        if not trier.has_started():
+            self._end(trier)
+            raise EngineFault("the process that tries grammars does not start")
+        return trier
+
+    def _put(self, trier: "_Trier") -> None:
+        with self._lock:
+            self._busy.discard(trier)
+            self._idle.append(trier)
+            is_closed = self._is_closed
+        if is_closed:
+            self._end(trier)
+
+    def _end(self, trier: "_Trier") -> None:
+        with self._lock:
+            self._busy.discard(trier)
+            if trier in self._idle:
+                self._idle.remove(trier)
+        trier.end()
+
+
+class _Trier:
+    """One process."""
+
+    def __init__(self, limit_s: float) -> None:
+        module = "bramley.worker.grammar.trier"
+        self._process = subprocess.Popen(  # noqa: S603 -- nothing of it is a caller's
+            [sys.executable, "-P", "-m", module, str(limit_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        )
+        self._has_started = False
+
+    def has_started(self) -> bool:
+        """Wait until it takes grammars."""
+        self._has_started = self._has_started or self._is_done(START_S)
+        return self._has_started
+
+    def survives(self, lark: str, within_s: float) -> bool:
+        """Tell whether a grammar has an end, good or bad."""
+        assert self._process.stdin is not None
+        text = lark.encode()
+        try:
+            left = memoryview(len(text).to_bytes(SIZE_BYTES, "big") + text)
+            while left:
+                left = left[self._process.stdin.write(left) :]
+        except BrokenPipeError:
+            return False
+        return self._is_done(within_s)
+
+    def kill(self) -> None:
+        """Have it end."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """End it, and leave nothing of it; nobody may be waiting for it."""
+        self.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _is_done(self, within_s: float) -> bool:
+        pipe = self._process.stdout
+        assert pipe is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            return bool(selector.select(within_s)) and pipe.read(1) == DONE
