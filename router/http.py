@@ -1,14 +1,14 @@
 """The router's HTTP side, on its own event loop: ``/metrics``, ``/healthz`` and ``/readyz``.
 
 An answer on ``/healthz`` proves that the loop turns; what ``/readyz`` says is decided in
-router/readiness.py. None of them takes a body.
+router/readiness.py. None of them takes a body. What else is served is router/gateway's.
 """
 
 import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -20,7 +20,7 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -33,7 +33,7 @@ Identify = Callable[[str | None], Identity]
 
 CONNECTIONS_MAX = 512  # more are answered with 503
 HEADER_BYTES_MAX = 16 << 10  # of one that has no end yet
-REQUEST_S = 20.0  # for a request and its answer, however slow its client
+REQUEST_S = 20.0  # for a request and its answer, however slow its client, unless it says more
 STOP_S = 1  # for answers that are being sent when the router ends
 
 
@@ -41,6 +41,7 @@ def application(
     registry: CollectorRegistry,
     readiness: Callable[[], Readiness],
     identify: Identify | None = None,
+    others: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """Make what answers.
 
@@ -49,6 +50,7 @@ def application(
         readiness: judges the router at this moment.
         identify: tells who holds a token, and raises for nobody; None asks for none. All models
             are told of, so that it takes a token for all of them.
+        others: routes beside ours, which guard themselves.
 
     Returns:
         The application.
@@ -69,13 +71,14 @@ def application(
         body = msgspec.json.encode(told) + b"\n"
         return Response(body, 200 if told.ready else 503, media_type="application/json")
 
+    bare = [Middleware(_NoBody)]
     return Starlette(
         routes=[
-            Route("/metrics", metrics),
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
+            Route("/metrics", metrics, middleware=bare),
+            Route("/healthz", healthz, middleware=bare),
+            Route("/readyz", readyz, middleware=bare),
+            *others,
         ],
-        middleware=[Middleware(_NoBody)],
         exception_handlers={Unauthenticated: _refused, PermissionDenied: _refused},
     )
 
@@ -185,22 +188,32 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """One that has its time for each request, so that nobody keeps others out by being slow."""
+    """One that has its time for each request, so that nobody keeps others out by being slow.
 
-    _hurry: asyncio.TimerHandle
+    Whoever answers may give it another: ``scope["state"]["hurry"]`` takes seconds, or None.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        self._hurry = self.loop.call_later(REQUEST_S, transport.abort)
+        self.app_state = {**self.app_state, "hurry": self._hurry}
+        self._hurry(REQUEST_S)
 
     def on_response_complete(self) -> None:
-        self._hurry.cancel()
-        self._hurry = self.loop.call_later(REQUEST_S, self.transport.abort)
+        self._hurry(REQUEST_S)
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._hurry.cancel()
         super().connection_lost(exc)
+        self._hurry(None)
+
+    def _hurry(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(seconds, self.transport.abort)
 
 
 class _NoBody:

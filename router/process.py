@@ -5,19 +5,20 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING
 
 import msgspec
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from bramley.common.logs import facts
-from bramley.common.rpc import add_health, add_reflection, bind, new_server
+from bramley.common.rpc import add_health, add_reflection, bind, new_server, open_channel
 from bramley.protos.v1 import router_pb2, router_pb2_grpc
 from bramley.router import http
 from bramley.router.describe import report
 from bramley.router.door import Door
 from bramley.router.fleet import WorkerView
+from bramley.router.gateway import app as gateway
 from bramley.router.guards import Guards, guards_of
 from bramley.router.metrics import Metrics
 from bramley.router.models import Models
@@ -81,7 +82,9 @@ class Router:
         refused = self.server.count_refusal
         # The socket's mode says who may call there: nobody is asked for a token.
         public, private = new_server(Door(guards.tokens, refused)), new_server(Door(None, refused))
-        servers = (public, private)
+        # Whom the gateway calls for shows the same tokens as whoever calls by itself.
+        gate = new_server(Door(guards.tokens, refused))
+        servers = (public, private, gate)
         for server in servers:
             router_pb2_grpc.add_RouterServiceServicer_to_server(self.server, server)
             add_reflection(server, [SERVICE])
@@ -89,6 +92,7 @@ class Router:
         credentials = certificates.credentials() if certificates else None
         port = bind(public, self._settings.grpc, credentials)
         bind(private, self._socket)
+        bind(gate, self._gateway_socket)
         async with (
             tracing(self._settings.traces) as self.server.tracing,
             self._http(guards) as shown,
@@ -117,10 +121,17 @@ class Router:
             yield ""
             return
         identify = guards.tokens.identify if guards.tokens else None
-        application = http.application(self.metrics.registry, self._readiness, identify)
         tls = guards.certificates.context() if guards.certificates else None
-        async with http.serving(self._settings.http, application, tls) as address:
-            yield address
+        async with open_channel(self._gateway_socket) as channel:
+            stub = router_pb2_grpc.RouterServiceStub(channel)
+            routes = gateway.routes(stub, identify, int(time()))
+            application = http.application(self.metrics.registry, self._readiness, identify, routes)
+            async with http.serving(self._settings.http, application, tls) as address:
+                yield address
+
+    @property
+    def _gateway_socket(self) -> str:
+        return f"{self._socket.removesuffix('.sock')}.http"
 
     def _readiness(self) -> Readiness:
         models = {name: report(model) for name, model in self.models.by_name.items()}

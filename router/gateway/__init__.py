@@ -1,0 +1,1 @@
+"""HTTP dialects of other APIs, each a client of this router's own RPCs."""

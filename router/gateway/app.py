@@ -1,0 +1,95 @@
+"""What the gateway serves: each path, its dialect, and how both are refused."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bramley.common.errors import BramleyError
+from bramley.router.gateway.calls import Calls, Generating, Identify
+from bramley.router.gateway.dialect import Dialect
+from bramley.router.gateway.failures import Failure, NoSuchMethod, NoSuchPath, failure_of
+from bramley.router.gateway.openai import chat, objects
+from bramley.router.gateway.openai.models import Catalogue
+from bramley.router.gateway.replies import refused
+
+if TYPE_CHECKING:
+    from bramley.protos.v1.router_pb2_grpc import RouterServiceAsyncStub
+
+Endpoint = Callable[[Request], Awaitable[ASGIApp]]
+Refusal = Callable[[Failure], bytes]
+
+
+def routes(
+    stub: "RouterServiceAsyncStub", identify: Identify | None, now: int
+) -> Sequence[BaseRoute]:
+    """Make the routes of every dialect.
+
+    Args:
+        stub: of the router.
+        identify: tells who holds a token, and raises for nobody; None asks for none.
+        now: seconds since 1970, when the router began.
+
+    Returns:
+        What is to be mounted beside the router's own paths.
+    """
+    calls = Calls(stub, identify)
+    catalogue = Catalogue(calls, now)
+    dialects = {"/chat/completions": chat.DIALECT}
+    generating = [
+        Route(path, _guarded(_generation(calls, dialect), dialect.refusal), methods=["POST"])
+        for path, dialect in dialects.items()
+    ]
+    served = Starlette(
+        routes=[
+            *generating,
+            Route("/models", _guarded(catalogue.list, objects.refusal)),
+            Route("/models/{model:path}", _guarded(catalogue.retrieve, objects.refusal)),
+        ],
+        exception_handlers={HTTPException: _unserved},
+    )
+    return [Mount("/v1", served)]
+
+
+def _generation(calls: Calls, dialect: Dialect) -> Endpoint:
+    async def endpoint(request: Request) -> ASGIApp:
+        caller = calls.admit(request)
+        asked = await calls.read(request, dialect)
+        asked.request.request_id = caller.request_id
+        return Generating(calls, caller, dialect, asked)
+
+    return endpoint
+
+
+def _guarded(endpoint: Endpoint, refusal: Refusal) -> Endpoint:
+    async def guarded(request: Request) -> ASGIApp:
+        try:
+            return await endpoint(request)
+        except BramleyError as error:
+            return _refused(error, refusal)
+        except ClientDisconnect:
+            return _nothing
+
+    return guarded
+
+
+def _refused(error: BramleyError, refusal: Refusal) -> Response:
+    failure = failure_of(error)
+    return refused(failure, refusal(failure))
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer who has left."""
+
+
+async def _unserved(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "it is the handler of these alone"
+    path = request.url.path
+    if error.status_code == 405:
+        return _refused(NoSuchMethod(f"{path} is not for {request.method}"), objects.refusal)
+    return _refused(NoSuchPath(f"nothing is served at {path}"), objects.refusal)

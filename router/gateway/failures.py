@@ -1,0 +1,105 @@
+"""Errors to HTTP: which status, and what every dialect has to say of them (pure)."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from bramley.common.errors import BramleyError, InvalidRequest
+from bramley.common.status import RemoteError
+
+# By the code, which says who must act.
+_STATUS: Final = {
+    "INVALID_ARGUMENT": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "ALREADY_EXISTS": 409,
+    "FAILED_PRECONDITION": 409,
+    "ABORTED": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "CANCELLED": 499,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+# By the reason, where the code alone says too little: it is not the caller who asks too much.
+_STATUS_OF_REASON: Final = {
+    "DEVICE_OOM": 503,
+    "MEMORY_IN_USE": 503,
+    "SLOW_READER": 499,
+    "BODY_TOO_LARGE": 413,
+    "NOT_JSON": 415,
+    "METHOD_NOT_ALLOWED": 405,
+    "RESOURCE_EXHAUSTED": 413,  # gRPC's own, without a reason of ours: a message is too large
+}
+_SERVER_FAULT = 500
+
+
+class BodyTooLarge(BramleyError):
+    """More bytes than a request may have."""
+
+    code = "INVALID_ARGUMENT"
+    default_reason = "BODY_TOO_LARGE"
+
+
+class NotJson(BramleyError):
+    """The body is of another type, or is encoded."""
+
+    code = "INVALID_ARGUMENT"
+    default_reason = "NOT_JSON"
+
+
+class NoSuchPath(BramleyError):
+    """Nothing is served there."""
+
+    code = "NOT_FOUND"
+    default_reason = "UNKNOWN_PATH"
+
+
+class NoSuchMethod(BramleyError):
+    """The path is not called so."""
+
+    code = "INVALID_ARGUMENT"
+    default_reason = "METHOD_NOT_ALLOWED"
+
+
+class Aborted(BramleyError):
+    """Somebody ended the request through Abort."""
+
+    code = "CANCELLED"
+    default_reason = "ABORTED"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is told of an error.
+
+    Attributes:
+        status: of HTTP.
+        message: for a person.
+        reason: UPPER_SNAKE: why.
+        field: that is at fault; empty if none is.
+        is_router: whether the router named it, by its own request and not the body.
+        retry_after_s: whole seconds; None where trying again does not help.
+    """
+
+    status: int
+    message: str
+    reason: str
+    field: str = ""
+    is_router: bool = False
+    retry_after_s: int | None = None
+
+
+def failure_of(error: BramleyError) -> Failure:
+    """Say an error in HTTP's words."""
+    field = error.field if isinstance(error, InvalidRequest | RemoteError) else None
+    after_s = error.retry_after_s
+    return Failure(
+        status=_STATUS_OF_REASON.get(error.reason) or _STATUS.get(error.code, _SERVER_FAULT),
+        message=error.message,
+        reason=error.reason,
+        field=field or "",
+        is_router=isinstance(error, RemoteError),
+        retry_after_s=None if after_s is None else max(1, math.ceil(after_s)),
+    )

@@ -1,0 +1,261 @@
+"""OpenAI's chat completions: what an answer says, whole or as a stream (pure)."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
+from bramley.router.gateway.failures import Failure
+from bramley.router.gateway.gather import Tally, Text, Whole
+from bramley.router.gateway.openai import objects
+from bramley.router.gateway.openai.objects import ToolCall, Usage
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What every object of an answer repeats.
+
+    Attributes:
+        model: as it was asked for.
+        created: seconds since 1970.
+        answers: that were asked for.
+        tells_usage: whether a stream ends with its counts.
+    """
+
+    model: str
+    created: int
+    answers: int
+    tells_usage: bool = False
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """A token that might have been."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """A token that is."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[Alternative]
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    """Of an answer, or a part of it."""
+
+    content: list[TokenLogprob]
+
+
+class Message(msgspec.Struct, frozen=True):
+    """An answer."""
+
+    content: str | None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """An answer and how it ended."""
+
+    index: int
+    message: Message
+    finish_reason: str
+    stop_reason: str | int | None
+    logprobs: Logprobs | None
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """What is new."""
+
+    role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What is new of one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[Part]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ChatWhole:
+    """Says an answer once it is whole."""
+
+    media_type = "application/json"
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._whole = Whole(told.answers)
+
+    def add(self, response: router_pb2.GenerateResponse) -> bytes:
+        """Take the next response."""
+        self._whole.add(response)
+        return b""
+
+    def end(self) -> bytes:
+        """Say all of it."""
+        choices = [_choice(index, text) for index, text in self._whole.texts()]
+        tally = self._whole.tally
+        completion = Completion(
+            id=f"chatcmpl-{tally.request_id}",
+            created=self._told.created,
+            model=self._told.model,
+            choices=choices,
+            usage=objects.usage_of(tally.totals),
+        )
+        return msgspec.json.encode(completion)
+
+    def fail(self, failure: Failure) -> bytes:
+        """Say nothing more: nothing was said."""
+        return objects.refusal(failure)
+
+
+class ChatStream:
+    """Says an answer as it comes: each index's role, a chunk a Delta, its end; counts; DONE."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._tally = Tally(told.answers)
+        self._begun = set[int]()
+
+    def add(self, response: router_pb2.GenerateResponse) -> bytes:
+        """Take the next response."""
+        self._tally.add(response)
+        match response.WhichOneof("event"):
+            case "delta":
+                parts = self._delta(response.delta)
+            case "finished":
+                parts = self._finished(response.finished)
+            case _:
+                return b""
+        usage = None if self._told.tells_usage else msgspec.UNSET
+        return b"".join([self._chunk([part], usage) for part in parts])
+
+    def end(self) -> bytes:
+        """Say the counts, where they were asked for, and that this is all."""
+        self._tally.check_ended()
+        if not self._told.tells_usage:
+            return objects.DONE
+        return self._chunk([], objects.usage_of(self._tally.totals)) + objects.DONE
+
+    def fail(self, failure: Failure) -> bytes:
+        """Say what went wrong, and nothing behind it."""
+        return objects.event(objects.refusal_of(failure))
+
+    def _delta(self, delta: generation_pb2.Delta) -> Iterator[Part]:
+        told = Delta(
+            content=delta.text or msgspec.UNSET,
+            reasoning_content=delta.reasoning_text or msgspec.UNSET,
+            tool_calls=[objects.part_of(part) for part in delta.tool_calls if _is_told(part)]
+            or msgspec.UNSET,
+        )
+        logprobs = _logprobs([delta.logprobs]) if delta.HasField("logprobs") else None
+        if told == Delta() and logprobs is None:
+            return
+        yield from self._begin(delta.index)
+        yield Part(delta.index, told, logprobs)
+
+    def _finished(self, finished: generation_pb2.Finished) -> Iterator[Part]:
+        yield from self._begin(finished.index)
+        matched = objects.matched_by(finished)
+        yield Part(
+            finished.index,
+            Delta(),
+            finish_reason=objects.reason_of(finished),
+            stop_reason=msgspec.UNSET if matched is None else matched,
+        )
+
+    def _begin(self, index: int) -> Iterator[Part]:
+        if index not in self._begun:
+            self._begun.add(index)
+            yield Part(index, Delta(role="assistant", content=""))
+
+    def _chunk(self, parts: list[Part], usage: Usage | msgspec.UnsetType | None) -> bytes:
+        chunk = Chunk(
+            id=f"chatcmpl-{self._tally.request_id}",
+            created=self._told.created,
+            model=self._told.model,
+            choices=parts,
+            usage=usage,
+        )
+        return objects.event(chunk)
+
+
+def _is_told(part: types_pb2.ToolCallDelta) -> bool:
+    """Whether it says more than that its call has ended, for which there is no word."""
+    return bool(part.id or part.name or part.arguments_json)
+
+
+def _choice(index: int, text: Text) -> Choice:
+    assert text.finished is not None, "only what has ended is told"
+    calls = [objects.call_of(call) for _, call in sorted(text.calls.items())]
+    content, reasoning = "".join(text.content), "".join(text.reasoning)
+    return Choice(
+        index=index,
+        message=Message(
+            content=content or (None if calls else ""),
+            reasoning_content=reasoning or msgspec.UNSET,
+            tool_calls=calls or msgspec.UNSET,
+        ),
+        finish_reason=objects.reason_of(text.finished),
+        stop_reason=objects.matched_by(text.finished),
+        logprobs=_logprobs(text.logprobs) if text.logprobs else None,
+    )
+
+
+def _logprobs(packed: list[types_pb2.Logprobs]) -> Logprobs:
+    return Logprobs([each for one in packed for each in _tokens(one)])
+
+
+def _tokens(packed: types_pb2.Logprobs) -> Iterator[TokenLogprob]:
+    top = [
+        Alternative(_text(token), logprob, list(token))
+        for token, logprob in zip(packed.top_token_bytes, packed.top_logprobs, strict=True)
+    ]
+    for place, (token, logprob) in enumerate(zip(packed.token_bytes, packed.logprobs, strict=True)):
+        beside = top[place * packed.top : (place + 1) * packed.top]
+        yield TokenLogprob(_text(token), logprob, list(token), beside)
+
+
+def _text(token: bytes) -> str:
+    """Show a token; a part of a character, which is no text, as OpenAI shows it."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join([f"\\x{byte:02x}" for byte in token])
