@@ -1,17 +1,27 @@
 """One answer on its way out: tokens in, Deltas and the Finished out.
 
 Text, token ids, logprobs and counts are cut at the same token: the one that completed the
-answer. Stop strings are matched on the content alone.
+answer. Stop strings are matched on the content alone. Where an answer may call one tool and no
+more, it ends where a second call would begin.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
+from bramley.common.together import may_call_many
 from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.worker.deltas import Packer, Piece, TokenBytes, pack_logprobs
 from bramley.worker.engine.outputs import Seated, Token
-from bramley.worker.reading.events import AnswerReader, CallEnd, Event, PlainReader, Text
+from bramley.worker.reading.events import (
+    AnswerReader,
+    CallEnd,
+    CallStart,
+    Event,
+    PlainReader,
+    Text,
+)
 from bramley.worker.request import FinishReason, TokenLogprob
 from bramley.worker.text.detokenizer import Detokenizer
 from bramley.worker.text.stop_strings import StopStrings
@@ -49,8 +59,9 @@ class Answer:
     Attributes:
         index: of the answer, in its request.
         is_begun: whether it has a token.
-        finished: set by the last token, or when a stop string is met.
-        is_cut: whether it ended where the engine did not end it: at a stop string.
+        finished: set by the last token, or where it is cut.
+        is_cut: whether it ended where the engine did not end it: at a stop string, or before a
+            call too many.
         token_ids: of the answer so far.
     """
 
@@ -81,6 +92,8 @@ class Answer:
         self._first_s = 0.0
         self._reasoning_tokens = 0
         self._has_called = False
+        self._calls_max = inf if may_call_many(request) else 1
+        self._is_over = False  # what is said from here on is no part of it
         # Where it makes no difference which token said what, many are read at once.
         self._is_plain = not (request.stop.strings or self._size_max) and isinstance(
             reading.reader, PlainReader
@@ -156,12 +169,12 @@ class Answer:
             text = reading.detokenizer.push([token.token])
             events += self._said(reading.reader.push(text))
         self._reasoning_tokens += was_reasoning or reading.reader.is_reasoning
-        if finish is None and self._stops.matched is None:
+        if finish is None and not self._is_over:
             return events
-        if self._stops.matched is None:
+        if not self._is_over:
             events += self._said(reading.reader.push(reading.detokenizer.finish()))
             events += self._said(reading.reader.finish())
-            if self._stops.matched is None:
+            if not self._is_over:
                 events += _texts(self._stops.flush())
         self.finished = self._finished(token)
         return events
@@ -172,15 +185,19 @@ class Answer:
         return is_wanted or token.token in self._reading.shown
 
     def _said(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Leave out what a stop string cuts off."""
+        """Leave out what is cut off."""
         may_end = len(self.token_ids) > self._min_tokens
         for event in events:
-            if self._stops.matched is not None:
+            if self._is_over:
                 return
             if isinstance(event, Text):
                 yield from _texts(self._stops.push(event.text, may_end=may_end))
+                self._is_over = self._stops.matched is not None
                 continue
             yield from _texts(self._stops.flush())
+            if isinstance(event, CallStart) and event.index >= self._calls_max:
+                self._is_over = True
+                return
             self._has_called |= isinstance(event, CallEnd) and not event.is_malformed
             yield event
 
@@ -203,7 +220,9 @@ class Answer:
         if self._stops.matched is not None:
             finished.reason = types_pb2.FINISH_REASON_STOP_SEQUENCE
             finished.stop_string = self._stops.matched
-        elif token.finish is not None:
+        elif self._is_over or token.finish is None:
+            finished.reason = types_pb2.FINISH_REASON_STOP
+        else:
             finished.reason = _REASONS[token.finish.reason]
             if token.finish.stop_id is not None:
                 finished.stop_token_id = token.finish.stop_id

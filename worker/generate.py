@@ -8,6 +8,7 @@ The first of an answer and its end cannot wait.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from bramley.common.together import may_call_many
 from bramley.common.wire import to_seconds
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2
 from bramley.worker.answer import Answer, Reading
@@ -65,7 +66,7 @@ class Stream:
         self._by_index = list(self._answers.values())
         self._unfinished = self._by_index
         self._is_started = False
-        self._looks_for_ends = bool(request.stop.strings)
+        self._looks_for_ends = bool(request.stop.strings) or not may_call_many(request)
         self._delay_s = to_seconds(request.stream.max_delay)
         self._is_due = False
         self._has_gathered = False

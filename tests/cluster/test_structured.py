@@ -173,6 +173,16 @@ async def test_parallel_calls_after_reasoning_have_their_indexes(served: Served)
     assert said.calls[0]["id"] != said.calls[1]["id"]
 
 
+async def test_where_one_call_is_allowed_the_answer_ends_before_a_second(served: Served) -> None:
+    said = await ask(served, "e", parallel_tool_calls=False, **weather())
+    assert said.reasoning == "Which?"
+    assert said.arguments == [{"city": "Oslo", "days": 3}]
+    assert said.calls[0]["ended"]
+    assert said.reason == "tool_calls"
+    assert said.finished.usage.completion_tokens == len(said.ids)
+    await served.idle("script")  # its row is free
+
+
 async def test_without_tools_a_call_is_text(served: Served) -> None:
     said = await ask(served, "d")
     assert said.text == ANSWERS["d"]
@@ -296,6 +306,32 @@ async def test_a_constraint_holds_for_each_of_several_answers_with_stops_and_log
     assert all(len(text) == 8 and set(text) <= set("abcdef") for text in texts.values())
     assert len(set(texts.values())) > n // 4
     assert logprobs == 8 * n
+
+
+async def test_b043_twenty_alternatives_are_told_where_two_tokens_may_be_drawn(
+    served: Served,
+) -> None:
+    choice = types_pb2.Constraint.Choice(values=["a", "b"])
+    request = generation_pb2.GenerateRequest(
+        model="tiny",
+        text="which?",
+        n=2,
+        constraint=types_pb2.Constraint(choice=choice),
+        logprobs=types_pb2.LogprobOptions(top=20),
+        sampling=types_pb2.SamplingParams(temperature=1.0, seed=5),
+    )
+    async with open_channel(served.cluster.node.addresses["grpc"]) as channel:
+        call = RouterServiceStub(channel).Generate(request, timeout=60.0)
+        deltas = [one.delta async for one in call if one.HasField("delta")]
+    assert len(deltas) == 2
+    for delta in deltas:
+        assert delta.text in {"a", "b"}
+        told = delta.logprobs
+        assert list(told.token_ids) == [ord(delta.text)]
+        assert len(told.top_token_ids) == len(told.top_logprobs) == 20
+        # The model's own, whatever the constraint leaves of them.
+        assert all(-9999 < value < 0 for value in (*told.logprobs, *told.top_logprobs))
+        assert sorted(told.top_logprobs, reverse=True) == list(told.top_logprobs)
 
 
 B037 = {

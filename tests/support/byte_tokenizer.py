@@ -5,6 +5,7 @@ model folder, with a byte-level decoder and a chat template.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
@@ -42,6 +43,7 @@ def write_byte_tokenizer(
     eos: int = EOS,
     chat_template: str | None = CHAT_TEMPLATE,
     aliases: bytes = b"",
+    more: Sequence[str] = (),
 ) -> int:
     """Write tokenizer.json and tokenizer_config.json.
 
@@ -51,6 +53,7 @@ def write_byte_tokenizer(
         chat_template: None for a model without.
         aliases: ids from 260 on decode to these bytes. Text is then tokenized into the 256 ids
             after them, which stand for the bytes 0 to 255 once more.
+        more: special tokens beside the four, with the ids behind all others.
 
     Returns:
         How many ids there are.
@@ -59,11 +62,14 @@ def write_byte_tokenizer(
     pieces = [*bytes_, *SPECIALS]
     if aliases:
         pieces += [bytes_[value] for value in aliases] + bytes_
+    pieces += more
     # Of pieces that read the same, this model encodes into the last one.
     tokenizer = Tokenizer(Unigram([(piece, -1.0) for piece in pieces]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIALS])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False) for token in (*SPECIALS, *more)]
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

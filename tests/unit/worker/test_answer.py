@@ -332,6 +332,38 @@ def test_stop_strings_end_content_alone() -> None:
     assert finished(one).stop_string == "ab"
 
 
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize(
+    ("text", "told_text", "reason"),
+    [
+        ("a{b}c", "ac", None),
+        ("a{b}c{d}e", "ac", types_pb2.FINISH_REASON_TOOL_CALLS),
+        ("{b}{d", "", types_pb2.FINISH_REASON_TOOL_CALLS),
+        ("{!}{d}", "", types_pb2.FINISH_REASON_STOP),
+    ],
+)
+def test_an_answer_that_may_call_one_tool_ends_before_a_second_call(
+    text: str, told_text: str, reason: types_pb2.FinishReason.ValueType | None, size: int
+) -> None:
+    stream = types_pb2.StreamOptions(max_tokens_per_message=size)
+    one = answer(Signs(), parallel_tool_calls=False, stream=stream)
+    deltas = told(one, tokens(text))
+    assert "".join(delta.text for delta in deltas) == told_text
+    assert {call.index for delta in deltas for call in delta.tool_calls} == {0}
+    assert one.is_cut == (reason is not None)
+    if reason is not None:
+        assert finished(one).reason == reason
+        assert finished(one).WhichOneof("match") is None
+        assert one.token_ids == list(map(ord, text[: text.rindex("{") + 1]))
+
+
+def test_an_answer_that_may_call_several_tools_is_not_cut() -> None:
+    for request in ({}, {"parallel_tool_calls": True}):
+        one = answer(Signs(), **request)
+        told(one, tokens("{b}{d}", Finish("stop", ord("}"))))
+        assert not one.is_cut
+
+
 def test_a_malformed_call_is_flagged() -> None:
     (delta,) = told(answer(Signs()), tokens("{!}"))
     (call,) = delta.tool_calls

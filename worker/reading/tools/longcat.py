@@ -27,14 +27,11 @@ from bramley.worker.reading.tools.steps import (
     content_reader,
 )
 from bramley.worker.reading.tools.xml_arguments import (
-    ANY,
     STRING,
     Kinds,
-    as_mapping,
     escaped,
-    kinds_of,
+    kinds_of_parameter,
     quoted,
-    resolve,
     typed,
 )
 from bramley.worker.reading.tools.xml_grammar import Layout, calls_grammar
@@ -97,7 +94,9 @@ class _Calls:
             key = (yield from source.word(_KEY_LETTER)).strip()
             out.arguments(f"{before}{quoted(key)}: ")
             before = ", "
-            is_well = yield from _value(source, out.arguments, self._kinds(name, key))
+            is_well = yield from _value(
+                source, out.arguments, kinds_of_parameter(key, self._schemas.get(name))
+            )
             yield from source.spaces()
         if is_well and (yield from source.ahead((_CLOSE,))):
             out.arguments("{}" if before == "{" else "}")
@@ -105,11 +104,6 @@ class _Calls:
             source.advance(len(_CLOSE))
             out.end()
         return True
-
-    def _kinds(self, name: str, key: str) -> Kinds:
-        root = as_mapping(self._schemas.get(name))
-        properties = as_mapping(resolve(root, root).get("properties"))
-        return kinds_of(properties[key], root) if key in properties else ANY
 
 
 def _value(source: Source, write: Write, kinds: Kinds) -> Steps[bool]:

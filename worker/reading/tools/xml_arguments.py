@@ -54,18 +54,35 @@ def resolve(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def kinds_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> Kinds:
+def kinds_of(schema: object, root: Mapping[str, Any]) -> Kinds:
     """Tell which JSON types a schema allows: ANY where it does not say."""
+    return _kinds(schema, root, 0, {})
+
+
+def kinds_of_parameter(key: str, root: object) -> Kinds:
+    """Tell which JSON types a parameter of a call may have, by the schema of them all."""
+    whole = as_mapping(root)
+    properties = as_mapping(resolve(whole, whole).get("properties"))
+    return kinds_of(properties[key], whole) if key in properties else ANY
+
+
+def _kinds(schema: object, root: Mapping[str, Any], depth: int, known: dict[int, Kinds]) -> Kinds:
+    """Ask each schema once, however often it is referred to: they may do so exponentially."""
     here = resolve(schema, root)
     if not here or depth > _DEEPEST:
         return ANY
+    if id(here) in known:
+        return known[id(here)]
+    known[id(here)] = ANY  # for itself, if it refers to itself
     kinds = _named(here.get("type")) & _of_values(here)
     for word in ("anyOf", "oneOf"):
         if choices := as_list(here.get(word)):
-            kinds &= frozenset[str]().union(*(kinds_of(one, root, depth + 1) for one in choices))
+            each = [_kinds(one, root, depth + 1, known) for one in choices]
+            kinds &= frozenset[str]().union(*each)
     for part in as_list(here.get("allOf")):
-        kinds &= kinds_of(part, root, depth + 1)
-    return kinds or ANY
+        kinds &= _kinds(part, root, depth + 1, known)
+    known[id(here)] = kinds or ANY
+    return known[id(here)]
 
 
 def _named(named: object) -> Kinds:

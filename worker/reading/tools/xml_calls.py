@@ -17,14 +17,11 @@ from dataclasses import dataclass
 from bramley.worker.reading.events import Event, Reader, ToolSpec
 from bramley.worker.reading.tools.steps import Source, Steps, Write, Writer, content_reader
 from bramley.worker.reading.tools.xml_arguments import (
-    ANY,
     STRING,
     Kinds,
-    as_mapping,
     escaped,
-    kinds_of,
+    kinds_of_parameter,
     quoted,
-    resolve,
     typed,
 )
 
@@ -168,9 +165,7 @@ class _Run:
             out.end()
 
     def kinds(self, name: str, key: str) -> Kinds:
-        root = as_mapping(self._tools.get(name))
-        properties = as_mapping(resolve(root, root).get("properties"))
-        return kinds_of(properties[key], root) if key in properties else ANY
+        return kinds_of_parameter(key, self._tools.get(name))
 
     @property
     def marks(self) -> Marks:

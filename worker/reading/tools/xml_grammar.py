@@ -36,6 +36,8 @@ _BINDING = (
 )  # fmt: skip
 # Of a string: a grammar of bare text knows no such rule.
 _UNWRITABLE = ("not", "if", "allOf")
+_LEAVES_MAX = 256  # alternatives of one parameter
+_LEAF_DEPTH = 8  # of alternatives inside each other; what is deeper is written as JSON
 # What the beginning of a value looks like, by its type, as readers take it.
 _BEGINNINGS = {
     "array": r"[\[(]",
@@ -184,7 +186,7 @@ class _Values:
         kinds = kinds_of(schema, root)
         ways: list[tuple[str, str]] = []
         end = self._spelling.of(self._before + self._marker)
-        for leaf in _leaves(schema, root):
+        for leaf in _leaves(schema, root, self._path):
             own = kinds_of(leaf, root)
             if "string" in own and kinds != ANY:
                 ways += [("string", way) for way in self._string(leaf, kinds)]
@@ -240,16 +242,23 @@ class _Values:
         return lark.ended_text(name, text, self._spelling.of(marker), self._rules)
 
 
-def _leaves(schema: object, root: Mapping[str, Any], depth: int = 0) -> list[Mapping[str, Any]]:
+def _leaves(schema: object, root: Mapping[str, Any], path: str) -> list[Mapping[str, Any]]:
     """List a schema's alternatives, those inside each other too."""
-    here = resolve(schema, root)
-    for word in ("anyOf", "oneOf"):
-        choices = as_list(here.get(word))
-        others = {key: value for key, value in here.items() if key != word}
-        if choices and depth < 8:
-            merged = ({**others, **resolve(one, root)} for one in choices)
-            return [leaf for one in merged for leaf in _leaves(one, root, depth + 1)]
-    return [here]
+    leaves: list[Mapping[str, Any]] = []
+    to_visit: list[tuple[object, int]] = [(schema, 0)]
+    while to_visit:
+        one, depth = to_visit.pop()
+        here = resolve(one, root)
+        word = next((word for word in ("anyOf", "oneOf") if as_list(here.get(word))), None)
+        if word is None or depth == _LEAF_DEPTH:
+            leaves.append(here)
+        else:
+            others = {key: value for key, value in here.items() if key != word}
+            choices = [{**others, **resolve(choice, root)} for choice in as_list(here[word])]
+            to_visit += [(choice, depth + 1) for choice in reversed(choices)]
+        if len(leaves) + len(to_visit) > _LEAVES_MAX:
+            raise InvalidRequest("tools", f"{path}: has more than {_LEAVES_MAX} alternatives")
+    return leaves
 
 
 def _without_strings(

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from bramley.worker.reading.events import CallArguments, CallEnd, CallStart, Text
+from bramley.worker.reading.events import CallArguments, CallEnd, CallStart, Text, ToolSpec
 from bramley.worker.reading.tools.json_tools import FORMAT
 from support.tool_calls import (
     Call,
+    accepts,
     check_cuts,
     check_grammar,
     check_limits,
@@ -16,6 +17,7 @@ from support.tool_calls import (
     events,
     hard_arguments,
     parsed,
+    quoted_terminal,
     read,
 )
 
@@ -208,3 +210,17 @@ def test_a_second_call_of_a_list_that_is_none_is_content() -> None:
 @pytest.mark.parametrize("many", [False, True])
 def test_what_the_grammar_lets_through_is_read_as_valid_calls(many: bool) -> None:
     check_grammar(FORMAT, many=many, seeds=range(12))
+
+
+def test_the_grammar_writes_json_as_constraints_do() -> None:
+    tool = ToolSpec("f", {"type": "object", "additionalProperties": {"type": "integer"}})
+    grammar = FORMAT.lark([tool], quoted_terminal, many=False)
+    for arguments, is_allowed in (
+        ('{"a": 1, "b": 2}', True),
+        ('{\n  "a": 1,\n  "b": 2\n}', True),
+        ('{"\\u0061": 1}', False),  # a name in disguise
+        ('{\n\n"a": 1}', False),
+        ('{"a": 1} ', False),
+    ):
+        body = f'{{"name": "f", "arguments": {arguments}}}'
+        assert accepts(grammar, f"<tool_call>\n{body}\n</tool_call>") == is_allowed, arguments

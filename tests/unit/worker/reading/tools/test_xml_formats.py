@@ -269,3 +269,22 @@ def test_no_string_in_a_list_may_have_the_marker_that_ends_the_list(written: Wri
         assert accepts(grammar, written.text(("f", {"texts": [text, "x"]}))), text
     for text in (marker, f"a<{marker}>", f"{marker[:-1]}{marker}"):
         assert not accepts(grammar, written.text(("f", {"texts": [text]}))), text
+
+
+def _tangled(width: int, depth: int) -> dict[str, Any]:
+    """A schema of few words and of a great many alternatives."""
+    definitions: dict[str, Any] = {
+        f"d{level}": {"anyOf": [{"$ref": f"#/$defs/d{level + 1}"}] * width}
+        for level in range(depth)
+    }
+    definitions[f"d{depth}"] = {"type": "integer"}
+    return {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
+
+
+@every_format
+def test_a_schema_of_endless_alternatives_takes_no_time(written: Written) -> None:
+    tools = [ToolSpec("f", _tangled(10, 14))]
+    (call,) = read(written.form, written.text(("f", {"a": 5})), tools).calls
+    assert json.loads(call.arguments) == {"a": 5}
+    with pytest.raises(InvalidRequest, match="alternatives"):
+        written.form.lark(tools, quoted_terminal, many=False)
