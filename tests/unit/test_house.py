@@ -75,6 +75,12 @@ PURE = (
     "cachestore/recall.py",
     "cachestore/wishes.py",
     "worker/text/stop_strings.py",
+    "worker/deltas.py",
+    "worker/grammar/constraint.py",
+    "worker/grammar/guide.py",
+    "worker/grammar/schema.py",
+    "worker/grammar/shapes.py",
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "worker/reading").rglob("*.py"))),
     "deploy/supervisor.py",
 )
 IMPURE = {"mlx", "grpc", "asyncio", "time", "socket", "os"}

@@ -203,3 +203,22 @@ def test_a_guide_that_fails_ends_its_own_row_alone(
     assert isinstance(engine.outcomes["failing"].error, EngineFault)
     assert len(engine.outcomes["failing"].tokens) == 3
     assert engine.outcomes["other"].tokens == alone
+
+
+def test_a_token_that_no_guide_allowed_is_not_told(
+    engine: InProcessEngine, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Guide.mask
+
+    def mask(guide: Guide, into: Words, known: Words | None) -> None:
+        whole(guide, into, known)
+        if len(row.output) == 3:
+            into[:] = 0
+            into[ord("A") >> 5] = 1 << (ord("A") & 31)
+
+    monkeypatch.setattr(Guide, "mask", mask)
+    row = guided("row", compiler, LETTERS)
+    engine.submit(row)
+    engine.finished()
+    assert isinstance(engine.outcomes["row"].error, EngineFault)
+    assert len(engine.outcomes["row"].tokens) == 3
