@@ -14,7 +14,7 @@ from bramley.common.errors import BramleyError
 from bramley.router.gateway.calls import Calls, Generating, Identify
 from bramley.router.gateway.dialect import Dialect
 from bramley.router.gateway.failures import Failure, NoSuchMethod, NoSuchPath, failure_of
-from bramley.router.gateway.openai import chat, objects
+from bramley.router.gateway.openai import chat, completions, objects
 from bramley.router.gateway.openai.models import Catalogue
 from bramley.router.gateway.replies import refused
 
@@ -40,7 +40,7 @@ def routes(
     """
     calls = Calls(stub, identify)
     catalogue = Catalogue(calls, now)
-    dialects = {"/chat/completions": chat.DIALECT}
+    dialects = {"/chat/completions": chat.DIALECT, "/completions": completions.DIALECT}
     generating = [
         Route(path, _guarded(_generation(calls, dialect), dialect.refusal), methods=["POST"])
         for path, dialect in dialects.items()

@@ -9,8 +9,8 @@ from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.router.gateway.bodies import as_json, convert
 from bramley.router.gateway.dialect import Asked, Dialect
-from bramley.router.gateway.openai.chat_answer import ChatStream, ChatWhole, Told
-from bramley.router.gateway.openai.objects import refusal
+from bramley.router.gateway.openai.chat_answer import ChatStream, ChatWhole
+from bramley.router.gateway.openai.objects import Told, refusal
 from bramley.router.gateway.openai.options import Int32, Options, constrain, start
 
 _MODES: Final = {

@@ -9,23 +9,7 @@ from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
 from bramley.router.gateway.failures import Failure
 from bramley.router.gateway.gather import Tally, Text, Whole
 from bramley.router.gateway.openai import objects
-from bramley.router.gateway.openai.objects import ToolCall, Usage
-
-
-class Told(msgspec.Struct, frozen=True):
-    """What every object of an answer repeats.
-
-    Attributes:
-        model: as it was asked for.
-        created: seconds since 1970.
-        answers: that were asked for.
-        tells_usage: whether a stream ends with its counts.
-    """
-
-    model: str
-    created: int
-    answers: int
-    tells_usage: bool = False
+from bramley.router.gateway.openai.objects import Told, ToolCall, Usage, shown
 
 
 class Alternative(msgspec.Struct, frozen=True):
@@ -245,17 +229,9 @@ def _logprobs(packed: list[types_pb2.Logprobs]) -> Logprobs:
 
 def _tokens(packed: types_pb2.Logprobs) -> Iterator[TokenLogprob]:
     top = [
-        Alternative(_text(token), logprob, list(token))
+        Alternative(shown(token), logprob, list(token))
         for token, logprob in zip(packed.top_token_bytes, packed.top_logprobs, strict=True)
     ]
     for place, (token, logprob) in enumerate(zip(packed.token_bytes, packed.logprobs, strict=True)):
         beside = top[place * packed.top : (place + 1) * packed.top]
-        yield TokenLogprob(_text(token), logprob, list(token), beside)
-
-
-def _text(token: bytes) -> str:
-    """Show a token; a part of a character, which is no text, as OpenAI shows it."""
-    try:
-        return token.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join([f"\\x{byte:02x}" for byte in token])
+        yield TokenLogprob(shown(token), logprob, list(token), beside)

@@ -1,5 +1,7 @@
 """OpenAI's objects: what its clients read, field by field (pure)."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -18,6 +20,22 @@ _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 _CODES = {"NOT_FOUND": "model_not_found", "UNAUTHENTICATED": "invalid_api_key"}
 
 DONE = b"data: [DONE]\n\n"
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What every object of an answer repeats.
+
+    Attributes:
+        model: as it was asked for.
+        created: seconds since 1970.
+        answers: that were asked for.
+        tells_usage: whether a stream ends with its counts.
+    """
+
+    model: str
+    created: int
+    answers: int
+    tells_usage: bool = False
 
 
 class Cached(msgspec.Struct, frozen=True):
@@ -116,9 +134,12 @@ class Refusal(msgspec.Struct, frozen=True):
     error: Problem
 
 
-def refusal_of(failure: Failure) -> Refusal:
-    """Say a failure; the router's name of a field becomes the body's."""
-    param = (renamed(failure.field) if failure.is_router else failure.field) or None
+def refusal_of(failure: Failure, names: Mapping[str, str] = MappingProxyType({})) -> Refusal:
+    """Say a failure; the router's name of a field becomes the body's, or that in ``names``."""
+    param = failure.field or None
+    if param and failure.is_router:
+        whole, _, _ = param.partition(".")
+        param = names.get(param) or names.get(whole) or renamed(param)
     message = failure.message
     if param and message.startswith(f"{failure.field}: "):
         message = f"{param}{message.removeprefix(failure.field)}"
@@ -129,6 +150,14 @@ def refusal_of(failure: Failure) -> Refusal:
     return Refusal(Problem(message, kind, param, code))
 
 
-def refusal(failure: Failure) -> bytes:
+def refusal(failure: Failure, names: Mapping[str, str] = MappingProxyType({})) -> bytes:
     """Say a failure as a body."""
-    return msgspec.json.encode(refusal_of(failure))
+    return msgspec.json.encode(refusal_of(failure, names))
+
+
+def shown(token: bytes) -> str:
+    """Show a token; a part of a character, which is no text, as OpenAI shows it."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join([f"\\x{byte:02x}" for byte in token])
