@@ -50,8 +50,8 @@ STAGES: dict[str, tuple[str, Callable[[tuple[Any, ...]], Prompts]]] = {
         "engine.decoding:Decoder.launch",
         lambda got: [one.prompt for one in got[1] if not one.output],
     ),
-    "detokenize": ("answer:Answer._text", lambda got: [got[0]._prompt]),
-    "stop strings": ("answer:Answer._push", lambda got: [got[0]._prompt]),
+    "detokenize": ("answer:Answer.read", lambda got: [got[0]._prompt]),
+    "stop strings": ("answer:Answer._said", lambda got: [got[0]._prompt]),
 }
 
 
