@@ -126,7 +126,11 @@ def faults(bench: Lab, how: str) -> Generator[list[int]]:
         yield pids
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    "how",
+    # Who exits at load was killed, too.
+    [pytest.param(how, marks=[pytest.mark.slow] * (how == "it is killed")) for how in HOW],
+)
 async def test_b060_health_says_so_requests_go_elsewhere_and_the_worker_comes_back(
     bench: Lab, oracle: Completion, how: str
 ) -> None:
