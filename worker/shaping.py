@@ -25,7 +25,7 @@ from bramley.worker.text.detokenizer import Detokenizer
 from bramley.worker.text.tokenizer import Tokenizer
 from bramley.worker.text.turns import tools_of
 
-TAIL_TOKENS = 512  # of a prompt, in which its last turn begins
+TAIL_TOKENS = 512  # of a prompt, in which its last turn mostly begins
 
 Asked = generation_pb2.GenerateRequest
 
@@ -125,12 +125,24 @@ class Shaper:
         return request.WhichOneof("input") == "chat" and bool(self._family.start)
 
     def _tail(self, prompt: Sequence[int]) -> str:
-        return self._tokenizer.decode(prompt[-TAIL_TOKENS:], skip_special_tokens=False)
+        """Read a prompt's end, back to where its last turn began."""
+        turns, size = self._family.turns, TAIL_TOKENS
+        while True:
+            text = self._tokenizer.decode(prompt[-size:], skip_special_tokens=False)
+            if not turns or size >= len(prompt) or any(turn in text for turn in turns):
+                return text
+            size *= 4
 
     def _reader(self, shape: Shape) -> tuple[Detokenizer, AnswerReader]:
         if shape.request.WhichOneof("input") != "chat":
             return self._tokenizer.detokenizer(), PlainReader()
-        reader = families.reader(self._family, shape.tools, is_open=shape.is_reasoning)
+        asked = shape.request
+        reader = families.reader(
+            self._family,
+            shape.tools,
+            is_open=shape.is_reasoning,
+            is_strict=asked.HasField("constraint") or together.must_call(asked),
+        )
         return self._tokenizer.detokenizer(self._shown), reader
 
     def _reasoning(self, shape: Shape) -> Reasoning:

@@ -283,6 +283,30 @@ async def test_a_constraint_begins_after_reasoning(served: Served) -> None:
     assert json.loads(said.text) in {"def", 1}
 
 
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_a_grammar_lets_through_is_content_though_it_looks_like_a_marker(
+    served: Served, seed: int
+) -> None:
+    values = ["</think>", "<tool_call>"]
+    constraint = types_pb2.Constraint(choice=types_pb2.Constraint.Choice(values=values))
+    sampling = types_pb2.SamplingParams(temperature=1.0, seed=seed)
+    options = types_pb2.ReasoningOptions(enabled=True, budget_tokens=5)
+    said = await ask(served, "i", constraint=constraint, reasoning=options, sampling=sampling)
+    assert said.text in values
+
+
+async def test_a_call_in_reasoning_is_reasoning_where_the_answer_has_to_be_one(
+    served: Served,
+) -> None:
+    options = types_pb2.ReasoningOptions(enabled=True, budget_tokens=40)
+    asked: dict[str, Any] = {**weather(), "tool_choice": choice("required"), "reasoning": options}
+    said = await ask(served, "i", parallel_tool_calls=False, **asked)
+    assert said.reasoning.startswith("<tool_call>")  # of several tokens, as this model writes it
+    assert not said.text
+    (arguments,) = said.arguments
+    jsonschema.validate(arguments, SCHEMA)
+
+
 @pytest.mark.parametrize("n", [1, 4])
 async def test_a_constraint_holds_for_each_of_several_answers_with_stops_and_logprobs(
     served: Served, n: int

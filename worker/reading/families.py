@@ -109,13 +109,16 @@ def tool_format(family: Family) -> ToolFormat | None:
     return FORMATS.get(family.tool_format)
 
 
-def reader(family: Family, tools: Sequence[ToolSpec], *, is_open: bool) -> AnswerReader:
+def reader(
+    family: Family, tools: Sequence[ToolSpec], *, is_open: bool, is_strict: bool = False
+) -> AnswerReader:
     """Make the reader of an answer.
 
     Args:
         family: of the model.
         tools: that may be called; with none, what looks like a call is content.
         is_open: whether the prompt ends inside reasoning.
+        is_strict: whether a grammar says what follows reasoning.
 
     Returns:
         One that has read nothing.
@@ -128,7 +131,9 @@ def reader(family: Family, tools: Sequence[ToolSpec], *, is_open: bool) -> Answe
         inner = FrameReader(family.frames, inner)
     if family.start:
         opens = (calls.opens,) if calls else ()
-        return ReasoningReader(family.start, family.end, inner, is_open=is_open, opens=opens)
+        return ReasoningReader(
+            family.start, family.end, inner, is_open=is_open, opens=opens, is_strict=is_strict
+        )
     return inner if isinstance(inner, PlainReader) else ContentReader(inner)
 
 

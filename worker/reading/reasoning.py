@@ -57,6 +57,7 @@ class ReasoningReader:
         inner: reads the content.
         is_open: the prompt has opened reasoning.
         opens: what begins a call: at the start of a line it ends reasoning, closed or not.
+        is_strict: a grammar says what follows reasoning: it is content, whatever it looks like.
 
     Attributes:
         is_reasoning: whether the text so far ends inside reasoning: its opening marker is whole,
@@ -64,12 +65,20 @@ class ReasoningReader:
     """
 
     def __init__(
-        self, start: str, end: str, inner: Reader, *, is_open: bool, opens: Sequence[str] = ()
+        self,
+        start: str,
+        end: str,
+        inner: Reader,
+        *,
+        is_open: bool,
+        opens: Sequence[str] = (),
+        is_strict: bool = False,
     ) -> None:
         self._start = start
         self._end = end
         self._inner = inner
-        self._scanner = Scanner([end, *opens])
+        self._scanner = Scanner([end] if is_strict else [end, *opens])
+        self._is_strict = is_strict
         self._sections = Sections()
         self._place = _Place.OPENED if is_open else _Place.BEFORE
         self.is_reasoning = is_open
@@ -115,8 +124,7 @@ class ReasoningReader:
         """Decide what stands before or at the start of a section; False where it is open."""
         text = self._held.lstrip(SPACE)
         is_opened = self._place is _Place.OPENED
-        markers = (self._start,) if is_opened else (self._start, self._end)
-        for marker in markers:
+        for marker in self._markers(is_opened=is_opened):
             if text.startswith(marker):
                 self._held = text[len(marker) :]
                 self._has_marker = True
@@ -127,8 +135,18 @@ class ReasoningReader:
                 return False
         if self._has_marker:
             self._held = text
+            if not text:
+                return False
         self._move(_Place.INSIDE if is_opened else _Place.CONTENT)
         return True
+
+    def _markers(self, *, is_opened: bool) -> Sequence[str]:
+        """List what may stand here and is not told."""
+        if is_opened:
+            return (self._start,)
+        if not self._is_strict:
+            return (self._start, self._end)
+        return () if self._has_marker else (self._start,)
 
     def _move(self, place: _Place) -> None:
         self._place = place

@@ -152,3 +152,15 @@ async def test_without_a_constraint_and_a_budget_nothing_is_guided(shaper: Shape
     assert shaper.guide(await shape_of(shaper, tools=[TOOL])) is None
     assert shaper.guide(await shape_of(shaper, reasoning={"enabled": True})) is None
     assert shaper.guide(await shape_of(shaper, reasoning={"budget_tokens": 3})) is not None
+
+
+@pytest.mark.parametrize(("thought", "is_inside"), [("Hm. " * 3000, True), ("", False)])
+async def test_reasoning_that_goes_on_from_far_back_is_found_in_its_turn_alone(
+    shaper: Shaper, thought: str, *, is_inside: bool
+) -> None:
+    shape = await shape_of(shaper)
+    said = harmony.REASONING_START if thought else f"{harmony.REASONING_START}Hm.{harmony.END}"
+    prompt = ids(
+        f"{harmony.START}user{harmony.MESSAGE}a{harmony.END}{harmony.START}assistant{said}"
+    )
+    assert shaper.is_reasoning(shape.request, [*prompt, *ids(thought)]) is is_inside

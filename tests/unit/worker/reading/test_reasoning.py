@@ -221,3 +221,32 @@ def test_frames_around_content_are_left_out() -> None:
 def test_a_frame_that_is_cut_is_content() -> None:
     text = "a<|close|>respon"
     assert read_every_way(lambda: FrameReader(FRAMES, PlainReader()), text) == [Text(text)]
+
+
+@pytest.mark.parametrize(
+    ("is_open", "text", "expected"),
+    [
+        (True, "a\n<call>b</think>\n<call>c", ("a\n<call>b", "<call>c")),
+        (True, "a</think>\n\n</think>", ("a", "</think>")),
+        (True, "a</think><think>b", ("a", "<think>b")),
+        (True, "<think>a</think>b", ("a", "b")),
+        (False, "</think>", ("", "</think>")),
+        (False, "<think>a</think></think>", ("a", "</think>")),
+        (False, "<thin", ("", "<thin")),
+    ],
+)
+def test_where_a_grammar_follows_all_behind_reasoning_is_content(
+    is_open: bool, text: str, expected: tuple[str, str]
+) -> None:
+    events = read_every_way(
+        lambda: ReasoningReader(
+            *("<think>", "</think>", PlainReader()),
+            is_open=is_open,
+            opens=("<call>",),
+            is_strict=True,
+        ),
+        text,
+    )
+    reasoning = "".join(one.text for one in events if isinstance(one, Reasoning))
+    content = "".join(one.text for one in events if isinstance(one, Text))
+    assert (reasoning, content) == expected
