@@ -92,7 +92,9 @@ class _Walk:
         while self._to_visit:
             self._visit("$ref", self._to_visit.pop(), 0)
         if endless(self._found.values(), self._targets):
-            self.refuse("$ref", "leads back to itself: nothing that ends satisfies it")
+            self.refuse(
+                "$ref", "leads back to itself, or too far: nothing that ends is found to satisfy it"
+            )
         for node in self._found.values():
             _write_format(node)
             if "oneOf" in node and "anyOf" not in node and disjoint(node["oneOf"], self._targets):

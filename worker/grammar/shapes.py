@@ -3,13 +3,15 @@
 Pure.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import combinations
+from itertools import chain
 from typing import Any, TypeGuard
 
 Node = dict[str, Any]
 Targets = Mapping[int, Node | bool]  # where a node's reference leads, by the node's identity
 
+_PASSES_MAX = 64  # over all schemas, as far as references to each other are out of order
 _ALL = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 
 
@@ -31,21 +33,22 @@ def endless(nodes: Collection[Node], targets: Targets) -> bool:
         targets: of those with a reference.
 
     Returns:
-        False where each has something that does.
+        False where each has something that does, and that is found before long.
     """
     ending: set[int] = set()
-    left = list(reversed(list(nodes)))
-    while left:
+    left = list(nodes)
+    for _ in range(_PASSES_MAX):
+        left.reverse()  # so that a chain of references is followed at once, in either order
         still: list[Node] = []
         for node in left:
             if _ends(node, targets, ending):
                 ending.add(id(node))
             else:
                 still.append(node)
-        if len(still) == len(left):
-            return True
+        if not still or len(still) == len(left):
+            return bool(still)
         left = still
-    return False
+    return True
 
 
 def _ends(node: Node, targets: Targets, ending: Collection[int]) -> bool:
@@ -91,9 +94,34 @@ def types_of(node: Node) -> frozenset[str]:
 
 
 def disjoint(options: Sequence[Node | bool], targets: Targets) -> bool:
-    """Say whether no value can satisfy two of the schemas; False where that is not plain."""
-    followed = [_follow(option, targets) for option in options]
-    return all(_exclude(a, b, targets) for a, b in combinations(followed, 2))
+    """Say whether no value can satisfy two of the schemas.
+
+    Returns:
+        True where that is plain: no two allow the same type, but for objects that one property
+        tells apart.
+    """
+    followed = [one for one in (_follow(option, targets) for option in options) if one is not False]
+    nodes = [one for one in followed if is_object(one)]
+    if len(nodes) < len(followed):  # one that allows everything
+        return len(followed) == 1
+    types = Counter(chain.from_iterable(map(types_of, nodes)))
+    objects = [node for node in nodes if "object" in types_of(node)]
+    if any(count > 1 for kind, count in types.items() if kind != "object"):
+        return False
+    if len(objects) < 2:
+        return True
+    required = set[str].intersection(*(set(node.get("required", ())) for node in objects))
+    return any(_tells_apart(name, objects, targets) for name in required)
+
+
+def _tells_apart(name: str, objects: Sequence[Node], targets: Targets) -> bool:
+    seen = set[str]()
+    for node in objects:
+        tags = _tags(node, name, targets)
+        if tags is None or seen & tags:
+            return False
+        seen |= tags
+    return True
 
 
 def _follow(schema: Node | bool, targets: Targets) -> Node | bool:
@@ -102,17 +130,6 @@ def _follow(schema: Node | bool, targets: Targets) -> Node | bool:
             break
         schema = targets[id(schema)]
     return schema
-
-
-def _exclude(a: Node | bool, b: Node | bool, targets: Targets) -> bool:
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is False or b is False
-    both = types_of(a) & types_of(b)
-    if both != frozenset({"object"}):
-        return not both
-    required = set(a.get("required", ())) & set(b.get("required", ()))
-    tags = ((_tags(a, name, targets), _tags(b, name, targets)) for name in required)
-    return any(x is not None and y is not None and not x & y for x, y in tags)
 
 
 def _tags(node: Node, name: str, targets: Targets) -> set[str] | None:

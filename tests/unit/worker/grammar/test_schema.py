@@ -1,6 +1,9 @@
 """What of JSON Schema is read, and what is refused: always by its keyword."""
 
+import contextlib
 import copy
+import itertools
+import time
 from typing import Any
 
 import pytest
@@ -207,6 +210,52 @@ def test_one_of_becomes_any_of_where_no_two_can_hold(
     checked = checked_schema(copy.deepcopy(schema), FIELD)
     assert isinstance(checked, dict)
     assert list(checked) == ["type", "anyOf" if is_plain else "oneOf", "$defs"]
+
+
+def _told_apart(names: list[str]) -> list[Any]:
+    return [
+        {"type": "object", "properties": {name: {"const": str(at)}}, "required": [name]}
+        for at, name in enumerate(names)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "is_plain"),
+    [
+        (_told_apart(["kind"] * 2000), True),
+        ([*_told_apart(["kind"] * 2000), {"type": "null"}, False], True),
+        ([*_told_apart(["kind"] * 2000), _A, _A], False),
+        (_told_apart(["kind", "sort", "kind"]), False),
+        ([True], True),
+        ([True, False], True),
+    ],
+)
+def test_many_options_are_told_apart_in_little_time(options: list[Any], is_plain: bool) -> None:
+    began_s = time.monotonic()
+    checked = checked_schema({"oneOf": copy.deepcopy(options)}, FIELD)
+    assert isinstance(checked, dict)
+    assert list(checked) == ["anyOf" if is_plain else "oneOf"]
+    assert time.monotonic() - began_s < 5.0  # two by two they took minutes
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_a_chain_of_references_is_followed_or_refused_in_little_time(
+    is_backward: bool, is_mixed: bool
+) -> None:
+    order = list(range(3000))
+    if is_mixed:
+        order.sort(key=lambda one: one * 7919 % 3001)
+    definitions: dict[str, Any] = {
+        str(one): {"$ref": f"#/$defs/{after}"} for one, after in itertools.pairwise(order)
+    }
+    definitions[str(order[-1])] = {"type": "null"}
+    names = sorted(order, reverse=is_backward)
+    schema = {"$defs": definitions, "allOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+    began_s = time.monotonic()
+    with contextlib.suppress(InvalidRequest) if is_mixed else contextlib.nullcontext():
+        checked_schema(schema, FIELD)
+    assert time.monotonic() - began_s < 5.0
 
 
 def test_no_keyword_is_enforced_and_refused_at_once() -> None:
