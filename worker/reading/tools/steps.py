@@ -130,22 +130,24 @@ class Writer:
         self._index = -1
         self._arguments: list[str] = []
         # White space of which it is not known whether content follows; None amid content.
-        self._blank: str | None = ""
+        self._blank: list[str] | None = []
         self._is_over = False
 
     def text(self, text: str) -> None:
         """Write content."""
         if self._blank is not None:
-            text = self._blank + text
-            self._blank = text if not text.strip(SPACE) else None
-        if text and self._blank is None:
+            self._blank.append(text)
+            if not text.strip(SPACE):
+                return
+            text, self._blank = "".join(self._blank), None
+        if text:
             self._more(text, is_content=True)
 
     def start(self, name: str, call_id: str = "") -> None:
         """Begin the next call."""
         self._join()
         self._index += 1
-        self._blank = ""
+        self._blank = []
         self._arguments = []
         self._add(CallStart(self._index, name, call_id))
 
@@ -169,7 +171,7 @@ class Writer:
     def close(self) -> None:
         """Nothing more is written."""
         if self._blank and self._index < 0:  # white space and no call: it is the content
-            self._more(self._blank, is_content=True)
+            self._more("".join(self._blank), is_content=True)
         self._blank = None
 
     def take(self) -> list[Event]:

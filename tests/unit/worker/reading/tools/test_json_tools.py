@@ -1,6 +1,7 @@
 """JSON between <tool_call> and </tool_call>."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -224,3 +225,12 @@ def test_the_grammar_writes_json_as_constraints_do() -> None:
     ):
         body = f'{{"name": "f", "arguments": {arguments}}}'
         assert accepts(grammar, f"<tool_call>\n{body}\n</tool_call>") == is_allowed, arguments
+
+
+def test_white_space_that_does_not_end_is_held_back_without_being_read_again() -> None:
+    reader = FORMAT.reader([])
+    began_s = time.process_time()
+    for _ in range(60_000):
+        assert not reader.push("\n")
+    assert list(reader.push("x")) == [Text("\n" * 60_000 + "x")]
+    assert time.process_time() - began_s < 2.5
