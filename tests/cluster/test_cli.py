@@ -64,6 +64,15 @@ def shell(tmp_path: Path) -> Generator[Shell]:
         assert shell.run("down").returncode == 0
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shell]:
+    """A cluster that runs, for tests that leave it so."""
+    shell = Shell(tmp_path_factory.mktemp("running"))
+    assert shell.up().returncode == 0
+    yield shell
+    assert shell.run("down").returncode == 0
+
+
 def wait_until(claim: Callable[[], bool], timeout_s: float = 20.0) -> None:
     give_up_s = time.monotonic() + timeout_s
     while not claim():
@@ -120,14 +129,13 @@ def test_wrong_setting_is_told_with_its_key(shell: Shell) -> None:
     assert line.startswith("bramley: router.classes.bulk.queue_max: ")
 
 
-def test_second_cluster_in_a_folder_is_refused(shell: Shell) -> None:
-    assert shell.up().returncode == 0
-    second = shell.up()
+def test_second_cluster_in_a_folder_is_refused(running: Shell) -> None:
+    second = running.up()
     assert second.returncode == 3
     (line,) = second.stderr.splitlines()
     assert "belongs to a running supervisor" in line
     assert "its log" not in line
-    assert shell.status()["state"] == "running"
+    assert running.status()["state"] == "running"
 
 
 def test_what_a_dead_supervisor_left_is_shown_and_ended(shell: Shell) -> None:
@@ -165,13 +173,12 @@ def test_model_that_cannot_start_is_told_with_its_reason(shell: Shell) -> None:
     assert shell.status()["state"] == "running"
 
 
-def test_status_shows_a_restarted_worker(shell: Shell) -> None:
-    assert shell.up().returncode == 0
-    before = shell.pids()["worker"]
+def test_status_shows_a_restarted_worker(running: Shell) -> None:
+    before = running.pids()["worker"]
     os.kill(before, signal.SIGKILL)
 
     def worker() -> dict[str, Any]:
-        return next(each for each in shell.status()["processes"] if each["role"] == "worker")
+        return next(each for each in running.status()["processes"] if each["role"] == "worker")
 
     wait_until(lambda: worker()["state"] == "running" and worker()["pid"] != before)
     assert (worker()["restarts"], worker()["last_exit"]) == (1, "signal SIGKILL")
