@@ -35,7 +35,8 @@ from support.matrix import (
 Processes = dict[tuple[str, str], int]
 SUPERVISOR = ("supervisor", "supervisor")
 # The others are slow: `make test-all`. SIGKILL is in test_kills.py, too, a worker that is stopped
-# in test_health.py, a supervisor that is in deploy/test_takeover.py.
+# in test_health.py, a supervisor that is in deploy/test_takeover.py, one that ends in
+# test_orphans.py, a store that stands still in cachestore/test_store_hangs.py.
 QUICK = {
     "worker-terminated-decode",
     "worker-blocked-decode",
@@ -43,8 +44,6 @@ QUICK = {
     "router-stopped-decode",
     "router-blocked-queued",
     "store-killed-prefill",
-    "store-blocked-idle",
-    "supervisor-terminated-decode",
 }
 CELLS = [Cell(*each) for each in itertools.product(VICTIMS, FAULTS, PHASES)]
 assert {str(cell) for cell in CELLS} >= QUICK
