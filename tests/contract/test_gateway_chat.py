@@ -19,14 +19,16 @@ async def served() -> AsyncGenerator[Site]:
 
 
 async def streamed(one: Site, **options: Any) -> list[Any]:
-    stream = await one.client.chat.completions.create(
+    client: Any = one.client
+    stream = await client.chat.completions.create(
         model="fake", messages=HELLO, stream=True, **options
     )
     return [chunk async for chunk in stream]
 
 
 async def whole(one: Site, **options: Any) -> Any:
-    return await one.client.chat.completions.create(model="fake", messages=HELLO, **options)
+    client: Any = one.client
+    return await client.chat.completions.create(model="fake", messages=HELLO, **options)
 
 
 async def test_a_whole_answer(served: Site) -> None:
@@ -78,7 +80,7 @@ async def test_a_stream_is_server_sent_events_to_the_byte(served: Site) -> None:
 
 @pytest.mark.parametrize("n", [1, 2])
 async def test_counts_are_the_same_in_both_modes(served: Site, n: int) -> None:
-    options = {"max_tokens": 4, "n": n, "metadata": {"fake.reasons": "1"}}
+    options: Any = {"max_tokens": 4, "n": n, "metadata": {"fake.reasons": "1"}}
     usage = (await whole(served, **options)).usage
     prompt = len("user: hello\n")
     assert (usage.prompt_tokens, usage.completion_tokens) == (prompt, 4 * n)
@@ -92,7 +94,7 @@ async def test_counts_are_the_same_in_both_modes(served: Site, n: int) -> None:
 
 
 async def test_reasoning_is_beside_the_content(served: Site) -> None:
-    options = {"max_tokens": 4, "metadata": {"fake.reasons": "2"}}
+    options: Any = {"max_tokens": 4, "metadata": {"fake.reasons": "2"}}
     message = (await whole(served, **options)).choices[0].message
     assert (message.reasoning_content, message.content) == ("0 1 ", "2 3 ")
     deltas = [chunk.choices[0].delta for chunk in await streamed(served, **options)]
@@ -126,7 +128,7 @@ async def test_an_answer_and_its_calls_come_back_in_the_next_turn(served: Site) 
     tools: Any = [{"type": "function", "function": {"name": "f"}}]
     options: Any = {"max_tokens": 3, "metadata": {"fake.calls": "1"}, "tools": tools}
     message = (await whole(served, **options)).choices[0].message
-    turns = [
+    turns: Any = [
         {"role": "developer", "content": "be brief"},
         *HELLO,
         message,
@@ -139,7 +141,7 @@ async def test_an_answer_and_its_calls_come_back_in_the_next_turn(served: Site) 
 
 
 async def test_log_probabilities_have_each_token_s_text_and_bytes(served: Site) -> None:
-    options = {"max_tokens": 3, "logprobs": True, "top_logprobs": 0}
+    options: Any = {"max_tokens": 3, "logprobs": True, "top_logprobs": 0}
     content = (await whole(served, **options)).choices[0].logprobs.content
     assert [(one.token, one.logprob, bytes(one.bytes)) for one in content] == [
         ("0 ", 0, b"0 "),

@@ -63,7 +63,8 @@ async def test_b053_a_failure_after_the_first_byte_is_an_event_and_the_end(serve
     assert answer.status == 200
     assert chunks
     assert error["error"]["code"] == "engine_fault"
-    stream = await served.client.chat.completions.create(**body)
+    client: Any = served.client
+    stream = await client.chat.completions.create(**body)
     with pytest.raises(openai.APIError, match="NaN"):
         [chunk async for chunk in stream]
     assert (await served.post(PATH, {**body, "stream": False})).status == 500
@@ -76,7 +77,7 @@ async def test_b053_an_end_without_a_token_is_an_empty_answer(served: Site) -> N
         assert answer.status == 200
     assert events(answer)[-1] == "[DONE]"
     assert events(answer)[-2]["choices"][0]["finish_reason"] == "stop"
-    whole = await served.client.chat.completions.create(
+    whole: Any = await served.client.chat.completions.create(
         model="fake", messages=HELLO, metadata=labels
     )
     assert (whole.choices[0].message.content, whole.usage.prompt_tokens) == ("", 5)
