@@ -17,7 +17,8 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Attributes:
         grpc: where clients call; port 0 takes a free one.
-        http: where Prometheus scrapes; port 0 takes a free one; empty for nowhere.
+        http: where other APIs are served, and Prometheus scrapes; port 0 takes a free one; empty
+            for nowhere.
         traces: where they go.
         vllm_metrics: whether metrics are told under vLLM's names as well.
         tls: of grpc and http; beyond loopback they take it.

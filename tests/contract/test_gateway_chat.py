@@ -106,7 +106,7 @@ async def test_calls_of_tools_are_told_whole_and_in_parts(served: Site) -> None:
     options: Any = {
         "max_tokens": 3,
         "metadata": {"fake.calls": "2"},
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
     }
     (choice,) = (await whole(served, **options)).choices
     assert (choice.message.content, choice.finish_reason) == ("0 ", "tool_calls")

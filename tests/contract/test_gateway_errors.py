@@ -248,6 +248,16 @@ async def test_who_does_not_read_is_left_and_keeps_nothing(monkeypatch: pytest.M
         assert (await one.post(PATH, chat())).status == 200
 
 
+async def test_a_router_that_stops_says_so_to_its_streams() -> None:
+    async with site() as one:
+        reader, writer = await asked(one, chat(stream=True, metadata={"fake.stall": "delta"}))
+        await asyncio.wait_for(reader.readuntil(b'"0 "'), 10)
+    rest = await asyncio.wait_for(reader.read(), 10)
+    assert b'data: {"error":' in rest
+    assert b"[DONE]" not in rest
+    writer.close()
+
+
 async def test_a_full_queue_is_429_and_says_when_to_come_back() -> None:
     rules = Classes(default=DefaultRule(queue_max=1))
     async with site(Script(max_rows=1), classes=rules) as one:
