@@ -16,6 +16,7 @@ from bramley.common.errors import InvalidRequest
 BODY = "body"  # the field that is named where it is all of it
 _T = TypeVar("_T")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")  # may be one half of a pair
+_LONG = re.compile(r"[0-9]{300}")  # may be a number that is too big
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ERROR = re.compile(r"(?P<problem>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL)
 _NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
@@ -41,6 +42,7 @@ def decode(body: bytes) -> object:
             object_pairs_hook=_object,
             parse_constant=_no_constant,
             parse_float=_finite,
+            parse_int=_whole if _LONG.search(text) else None,
         )
     except ValueError as error:
         raise InvalidRequest(BODY, f"is not JSON: {error}") from error
@@ -93,6 +95,11 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text[:40]} is too big a number")
     return value
+
+
+def _whole(text: str) -> int:
+    _finite(text)
+    return int(text)
 
 
 def _check_text(value: object, path: str) -> None:

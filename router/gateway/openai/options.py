@@ -156,6 +156,8 @@ def _put_sampling(sampling: types_pb2.SamplingParams, options: Options) -> None:
         if (value := getattr(options, name)) is not None:
             setattr(sampling, name, value)
     if options.seed is not None:
+        if not -_SEEDS // 2 <= options.seed < _SEEDS:
+            raise InvalidRequest("seed", "is over 64 bits")
         sampling.seed = options.seed % _SEEDS  # a negative one is as good as any
     sampling.logit_bias.update(options.logit_bias or {})
 

@@ -42,7 +42,8 @@ def refusal(body: bytes) -> InvalidRequest:
         (b"[NaN]", "NaN is no number"),
         (b"[-Infinity]", "-Infinity is no number"),
         (b"[1e400]", "1e400 is too big a number"),
-        (b"1" * 5000, "is not JSON"),
+        (b"1" * 5000, "is too big a number"),
+        (b"[-" + b"1" * 310 + b"]", "is too big a number"),
         (b'[{"a": 1, "b": 2, "a": 1}]', "the key 'a' twice"),
     ],
 )
@@ -89,6 +90,11 @@ def test_what_does_not_fit_is_named(value: Any, field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         convert(value, Outer)
     assert caught.value.field == field
+
+
+def test_digits_may_be_many_in_a_text_and_in_a_number_that_is_one() -> None:
+    many = "1" * 305
+    assert decode(f'["{many * 20}", {many}]'.encode()) == [many * 20, int(many)]
 
 
 def test_keys_may_be_numbers() -> None:

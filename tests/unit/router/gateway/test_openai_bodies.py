@@ -104,6 +104,11 @@ def test_sampling_and_stops_are_passed_on(made_by: Any) -> None:
     assert list(made_by(stop=["a", "b"]).stop.strings) == ["a", "b"]
 
 
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
+def test_a_seed_has_64_bits(seed: int) -> None:
+    assert field_of(chatted, seed=seed) == "seed"
+
+
 @pytest.mark.parametrize("made_by", [chatted, completed])
 def test_hints_are_passed_on(made_by: Any) -> None:
     made = made_by(user="u", prompt_cache_key="k", cache_salt="s", metadata={"a": "b"})
