@@ -40,7 +40,7 @@ class Echo:
         self.asked.append((prompt, options))
         self.now += 1
         self.most = max(self.most, self.now)
-        text = prompt or "".join(turn["content"] for turn in options.get("messages", ()))
+        text = prompt or "".join(str(turn.get("content")) for turn in options.get("messages", ()))
         number = int(text.split("What is ")[1].split()[0])
         for _ in range(len(ITEMS) - number):
             await asyncio.sleep(0)
