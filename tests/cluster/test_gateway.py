@@ -1,0 +1,73 @@
+"""OpenAI's client and real workers: texts, reasoning, calls, log-probabilities and counts."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from support.served import SAYS, Served
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncGenerator[Any]:
+    base = f"http://{served.cluster.node.addresses['http']}/v1"
+    async with AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as made:
+        yield made
+
+
+async def both(client: Any, said: str, **options: Any) -> tuple[Any, list[Any]]:
+    """Ask for an answer whole, and as a stream."""
+    asked = {
+        "model": "script",
+        "messages": [{"role": "user", "content": said}],
+        "temperature": 0,
+        **options,
+    }
+    counted = {"stream": True, "stream_options": {"include_usage": True}}
+    whole = await client.chat.completions.create(**asked)
+    stream = await client.chat.completions.create(**asked, **counted)
+    return whole, [chunk async for chunk in stream]
+
+
+async def test_reasoning_content_and_counts_are_the_same_in_both_modes(client: Any) -> None:
+    whole, (*chunks, last) = await both(client, "b")
+    (choice,) = whole.choices
+    assert (choice.message.reasoning_content, choice.message.content) == ("abc", "def")
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert "".join(getattr(delta, "reasoning_content", "") for delta in deltas) == "abc"
+    assert "".join(delta.content or "" for delta in deltas) == "def"
+    assert chunks[-1].choices[0].finish_reason == choice.finish_reason == "stop"
+    assert whole.usage.completion_tokens == last.usage.completion_tokens
+    assert last.usage.completion_tokens_details.reasoning_tokens > 0
+
+
+async def test_calls_are_the_same_in_both_modes(client: Any) -> None:
+    whole, (*chunks, _) = await both(client, "d", tools=TOOLS)
+    (choice,) = whole.choices
+    (call,) = choice.message.tool_calls
+    assert choice.message.content.strip() == "Let me see."
+    assert call.function.name == "weather"
+    assert choice.finish_reason == "tool_calls"
+    parts = [part for c in chunks for part in c.choices[0].delta.tool_calls or ()]
+    assert "".join(part.function.arguments for part in parts) == call.function.arguments
+    assert parts[0].id
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+async def test_b044_the_bytes_of_all_tokens_are_the_text(client: Any) -> None:
+    answer = await client.completions.create(
+        model="script", prompt="\x01", temperature=0, logprobs=2, max_tokens=60
+    )
+    assert answer.choices[0].text == SAYS["\x01"]
+    whole, _ = await both(client, "b", logprobs=True, top_logprobs=3)
+    content = whole.choices[0].logprobs.content
+    assert b"def" in b"".join(bytes(one.bytes) for one in content)
+    assert len(content) == whole.usage.completion_tokens
+    for one in content:
+        best, *others = one.top_logprobs
+        assert (best.token, best.bytes, best.logprob) == (one.token, one.bytes, one.logprob)
+        assert all(other.logprob <= best.logprob for other in others)
+        assert len(others) == 2
