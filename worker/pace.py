@@ -8,7 +8,7 @@ takes longer than the rest, each token goes at once.
 # Times what was measured, which is a third of what a message costs: the others are what follows
 # it in this process, and the reader's.
 REST = 32.0
-LONGEST_S = 0.1  # however many streams there are
+LONGEST_S = 0.05  # however many streams there are
 
 
 class Pace:
