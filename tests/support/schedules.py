@@ -12,7 +12,7 @@ from typing import Any
 
 from bramley.worker.engine.costs import Costs
 from bramley.worker.engine.plan import Admission, Part
-from bramley.worker.engine.scheduler import Limits, admit, schedule
+from bramley.worker.engine.scheduler import Limits, admit, schedule, share_of_decoding
 from bramley.worker.engine.slots import Slots
 from bramley.worker.request import Phase, Priority, Request, StopRule
 from bramley.worker.sampling.params import SamplingParams
@@ -145,10 +145,11 @@ class _Replay:
         names = {part.slot: self.slots[part.slot].id for part in parts}
         chunk = {names[part.slot]: part.tokens for part in parts}
         if parts:
+            share = share_of_decoding(self.slots.seated)
             for part in parts:
                 self.slots[part.slot].computed += part.tokens
             seconds = self.costs.seconds(len(chunk) * max(chunk.values()))
-            self.costs.prefilled(len(chunk) * max(chunk.values()), seconds)
+            self.costs.prefilled(len(chunk) * max(chunk.values()), seconds, share)
             self.now_s += seconds
         ready = [one for one in self.slots.seated if not one.prompt_left]
         if ready:

@@ -29,9 +29,9 @@ class Costs:
         """Estimate how many tokens can be computed in so long; may be 0."""
         return int(max(seconds - self.forward_s, 0.0) / self.token_s)
 
-    def prefilled(self, tokens: int, seconds: float) -> None:
-        """Learn from a chunk, padding included; and decoding gets as long as it took."""
-        self.owed_s = min(seconds, OWED_MAX_S)
+    def prefilled(self, tokens: int, seconds: float, share: float = 1.0) -> None:
+        """Learn from a chunk, padding included; and give decoding its share of what it took."""
+        self.owed_s = min(seconds, OWED_MAX_S) * share
         # Never nothing a token, or the estimate of one slow forward would ask for endless chunks.
         measured = max(seconds - self.forward_s, seconds / 4) / tokens
         # A few tokens tell of the forward, and little of themselves.

@@ -9,7 +9,8 @@ ones, urgent classes overtake others, and whoever has waited long enough overtak
 Rules:
   1. Rows that are ready decode, all of them, every step.
   2. Prefill is time-shared. Beside rows that decode, a chunk takes SHARED_S at most, and after a
-     chunk decoding gets as long as the chunk took. Alone, a chunk takes ALONE_S at most.
+     chunk decoding gets as long as the chunk took, or less where more prompts wait than rows
+     decode: a step at least. Alone, a chunk takes ALONE_S at most.
   3. A prompt is prefilled down to its last token, which is the row's first decode step (the
      *tail split*). Prompts of one cohort share a chunk while they have few tokens left together.
   4. A waiting request is seated when it would be prefilled next, or could share the chunk of the
@@ -148,6 +149,19 @@ def schedule(
     head = filling[0]
     tokens = _chunk_tokens(head, costs, limits, SHARED_S if decode else ALONE_S)
     return _shared(filling if limits.shares_chunks else filling[:1], cohorts, tokens)
+
+
+def share_of_decoding(seated: Sequence[Request]) -> float:
+    """Say how long rows decode after a chunk, as a share of what it took.
+
+    Where several prompts came at once, the first of them to be done would otherwise hold up the
+    others, by steps that take as long for one row as for all.
+
+    Returns:
+        From 0 to 1; below 1 where fewer rows decode than prompts are being computed.
+    """
+    filling = sum(request.prompt_left > 0 for request in seated)
+    return min((len(seated) - filling) / max(filling, 1), 1.0)
 
 
 def _chunk_tokens(head: Request, costs: Costs, limits: Limits, seconds: float) -> int:

@@ -27,7 +27,13 @@ from bramley.worker.engine.outputs import (
 )
 from bramley.worker.engine.plan import Part
 from bramley.worker.engine.saver import Saver
-from bramley.worker.engine.scheduler import WORKSPACE_BYTES, Limits, admit, schedule
+from bramley.worker.engine.scheduler import (
+    WORKSPACE_BYTES,
+    Limits,
+    admit,
+    schedule,
+    share_of_decoding,
+)
 from bramley.worker.engine.seating import Seating
 from bramley.worker.engine.slots import Slots
 from bramley.worker.engine.stopping import finish
@@ -228,13 +234,14 @@ class Steps:
         requests = [self._slots[part.slot] for part in chunk]
         tokens = [part.tokens for part in chunk]
         cohort = self._seating.cohorts[number]
+        share = share_of_decoding(self._slots.seated)
         started_s = time.monotonic()
         if not self._contained.cohort(
             number, lambda: self._executor.prefill(cohort, requests, tokens)
         ):
             return
         seconds = time.monotonic() - started_s
-        self._executor.costs.prefilled(len(chunk) * max(tokens), seconds)
+        self._executor.costs.prefilled(len(chunk) * max(tokens), seconds, share)
         self.counters.prompt_tokens += sum(tokens)
         self.counters.prefill_s += seconds
         for request in requests:

@@ -27,3 +27,9 @@ def test_decoding_works_off_what_it_is_owed() -> None:
     assert costs.owed_s == pytest.approx(0.05)
     costs.decoded(0.15)
     assert costs.owed_s == 0.0
+
+
+def test_decoding_is_owed_its_share_of_a_chunk() -> None:
+    costs = Costs()
+    costs.prefilled(10, 0.2, share=0.25)
+    assert costs.owed_s == pytest.approx(0.05)

@@ -7,7 +7,15 @@ import pytest
 from bramley.worker.cache.saved import Restore, Saving, StoredPart
 from bramley.worker.engine.costs import Costs
 from bramley.worker.engine.plan import Admission, Part
-from bramley.worker.engine.scheduler import ALONE_S, SHARED_S, Limits, admit, due_s, schedule
+from bramley.worker.engine.scheduler import (
+    ALONE_S,
+    SHARED_S,
+    Limits,
+    admit,
+    due_s,
+    schedule,
+    share_of_decoding,
+)
 from bramley.worker.request import LogprobRule, Phase, Priority, Request, StopRule
 from bramley.worker.sampling.params import SamplingParams
 
@@ -87,6 +95,18 @@ def test_after_a_chunk_decoding_gets_as_long_as_it_took() -> None:
         costs.decoded(0.06)
         steps += 1
     assert steps == 5
+
+
+@pytest.mark.parametrize(
+    ("filling", "decode", "share"),
+    [(0, 3, 1.0), (1, 1, 1.0), (1, 8, 1.0), (2, 1, 0.5), (7, 1, 1 / 7)],
+)
+def test_those_who_decode_get_less_where_more_prompts_wait(
+    filling: int, decode: int, share: float
+) -> None:
+    seated = [request(100, slot=slot) for slot in range(filling)]
+    seated += [decoding() for _ in range(decode)]
+    assert share_of_decoding(seated) == pytest.approx(share)
 
 
 def test_what_is_owed_does_not_hold_up_a_prompt_that_is_alone() -> None:
