@@ -139,11 +139,12 @@ class Answer:
         return False
 
     def _read_together(self, tokens: Sequence[Token]) -> None:
+        if not tokens:
+            return
         ids = [token.token for token in tokens]
         self.token_ids.extend(ids)
         events = self._reading.reader.push(self._reading.detokenizer.push(ids))
-        if tokens:
-            self._untold.append(Piece(tokens, events, self._reasoning_tokens))
+        self._untold.append(Piece(tokens, events, self._reasoning_tokens))
 
     def deltas(self) -> Iterator[generation_pb2.Delta]:
         """Tell what was not told yet, in as few Deltas as are asked for."""
