@@ -1,6 +1,7 @@
 """What a queue promises: order, bounds, and that who left is forgotten."""
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -38,9 +39,10 @@ async def test_b058_a_request_dropped_while_waiting_never_reaches_a_worker() -> 
     async with routed(Script(max_rows=1, tokens=2)) as bench:
         running = bench.stub.Generate(ask(labels=STALLED))
         await until(lambda: gate_counts(bench) == (1, 0))
-        calls = [bench.stub.Generate(ask()) for _ in range(3)]
-        for position, call in enumerate(calls):
-            assert (await read_until(call, "accepted")).accepted.queue_position == position
+        calls: list[Any] = []
+        for position in range(3):  # one after another: calls sent together may arrive in any order
+            calls.append(bench.stub.Generate(ask()))
+            assert (await read_until(calls[-1], "accepted")).accepted.queue_position == position
         await until(lambda: gate_counts(bench) == (1, 3))
         calls[1].cancel()
         await until(lambda: gate_counts(bench) == (1, 2))
