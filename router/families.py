@@ -33,6 +33,7 @@ FINISHES: dict[int, str] = {
     reason: short_name(types_pb2.FinishReason, reason).lower()
     for reason in types_pb2.FinishReason.values()[1:]
 }
+NO_STATUS = "none"
 OTHER = "other"  # a value that a newer worker knows
 NO_FINISH = "none"
 
@@ -154,5 +155,20 @@ TABLE = (
         (),
         _LAG_S,
     ),
+    Family(
+        "http_requests_total",
+        Counter,
+        "HTTP requests that ended, by route and class of status: `none` where nobody stayed for it",
+        ("path", "status"),
+    ),
+    Family(
+        "http_first_byte_seconds",
+        Histogram,
+        "A request of the API received to its answer begun",
+        ("path",),
+        _LONG_S,
+    ),
+    Family("http_connections", Gauge, "Connections of the HTTP side"),
+    Family("http_body_bytes", Gauge, "Bytes of HTTP requests' bodies that are being read"),
     Family("build_info", Gauge, "Always 1", ("version",)),
 )

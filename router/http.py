@@ -1,7 +1,8 @@
 """The router's HTTP side, on its own event loop: ``/metrics``, ``/healthz`` and ``/readyz``.
 
 An answer on ``/healthz`` proves that the loop turns; what ``/readyz`` says is decided in
-router/readiness.py. None of them takes a body. What else is served is router/gateway's.
+router/readiness.py. None of them takes a body. What else is served is router/gateway's, and the
+page of router/pages.py. Before any of it, router/http_door.py looks who asks, and counts.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import uvicorn
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -42,6 +43,7 @@ def application(
     readiness: Callable[[], Readiness],
     identify: Identify | None = None,
     others: Sequence[BaseRoute] = (),
+    around: Sequence[Middleware] = (),
 ) -> Starlette:
     """Make what answers.
 
@@ -51,6 +53,7 @@ def application(
         identify: tells who holds a token, and raises for nobody; None asks for none. All models
             are told of, so that it takes a token for all of them.
         others: routes beside ours, which guard themselves.
+        around: what each request passes first.
 
     Returns:
         The application.
@@ -79,6 +82,7 @@ def application(
             Route("/readyz", readyz, middleware=bare),
             *others,
         ],
+        middleware=around,
         exception_handlers={Unauthenticated: _refused, PermissionDenied: _refused},
     )
 
@@ -106,7 +110,10 @@ def _refused(_: Request, error: Exception) -> Response:
 
 @asynccontextmanager
 async def serving(
-    address: str, application: ASGIApp, tls: ssl.SSLContext | None = None
+    address: str,
+    application: ASGIApp,
+    tls: ssl.SSLContext | None = None,
+    connections: Gauge | None = None,
 ) -> AsyncGenerator[str]:
     """Serve at ``host:port`` for the length of the block; port 0 takes a free one.
 
@@ -114,6 +121,7 @@ async def serving(
         address: of the settings.
         application: that answers.
         tls: of the connections; without it they are in the clear.
+        connections: shows how many there are.
 
     Yields:
         The address.
@@ -147,6 +155,8 @@ async def serving(
             ssl_context_factory=context if tls else None,
         )
     )
+    if connections is not None:
+        connections.set_function(lambda: len(server.server_state.connections))
     told = f"{host}:{listener.getsockname()[1]}"
     task = asyncio.create_task(server.serve([listener]))
     try:

@@ -13,12 +13,14 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from bramley.common.logs import facts
 from bramley.common.rpc import add_health, add_reflection, bind, new_server, open_channel
+from bramley.common.tls import is_local
 from bramley.protos.v1 import router_pb2, router_pb2_grpc
-from bramley.router import http
+from bramley.router import http, http_door, overview, pages
 from bramley.router.describe import report
 from bramley.router.door import Door
 from bramley.router.fleet import WorkerView
 from bramley.router.gateway import app as gateway
+from bramley.router.gateway.calls import Calls
 from bramley.router.guards import Guards, guards_of
 from bramley.router.metrics import Metrics
 from bramley.router.models import Models
@@ -123,11 +125,28 @@ class Router:
         identify = guards.tokens.identify if guards.tokens else None
         tls = guards.certificates.context() if guards.certificates else None
         async with open_channel(self._gateway_socket) as channel:
-            stub = router_pb2_grpc.RouterServiceStub(channel)
-            routes = gateway.routes(stub, identify, int(time()))
-            application = http.application(self.metrics.registry, self._readiness, identify, routes)
-            async with http.serving(self._settings.http, application, tls) as address:
+            stub, made = router_pb2_grpc.RouterServiceStub(channel), self.metrics.made
+            calls = Calls(stub, identify)
+            made["http_body_bytes"].set_function(lambda: calls.reading_bytes)
+            sources = overview.Sources(stub, made, lambda: self.watch.store)
+            routes = [
+                *pages.routes(),
+                overview.route(calls, sources),
+                *gateway.routes(calls, int(time())),
+            ]
+            around = http_door.around(
+                made, routes, is_local(self._settings.http), self._http_hosts, gateway.refused_at
+            )
+            application = http.application(
+                self.metrics.registry, self._readiness, identify, routes, around
+            )
+            async with http.serving(
+                self._settings.http, application, tls, made["http_connections"]
+            ) as address:
                 yield address
+
+    def _http_hosts(self) -> list[str]:
+        return self._settings.http_hosts
 
     @property
     def _gateway_socket(self) -> str:

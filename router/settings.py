@@ -19,6 +19,8 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         grpc: where clients call; port 0 takes a free one.
         http: where other APIs are served, and Prometheus scrapes; port 0 takes a free one; empty
             for nowhere.
+        http_hosts: hosts that http is asked for beside loopback's own names, where it listens on
+            loopback, and those whose pages may ask it.
         traces: where they go.
         vllm_metrics: whether metrics are told under vLLM's names as well.
         tls: of grpc and http; beyond loopback they take it.
@@ -40,6 +42,7 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     grpc: str = "127.0.0.1:7410"
     http: str = "127.0.0.1:7411"
+    http_hosts: list[str] = []
     traces: TraceSettings = TraceSettings()
     vllm_metrics: bool = False
     tls: TlsSettings = TlsSettings()

@@ -1,7 +1,6 @@
 """What the gateway serves: each path, its dialect, and how both are refused."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,34 +10,27 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bramley.common.errors import BramleyError
-from bramley.router.gateway.calls import Calls, Generating, Identify
+from bramley.router.gateway.calls import Calls, Generating
 from bramley.router.gateway.dialect import Dialect
 from bramley.router.gateway.failures import Failure, NoSuchMethod, NoSuchPath, failure_of
 from bramley.router.gateway.openai import chat, completions, objects
 from bramley.router.gateway.openai.models import Catalogue
 from bramley.router.gateway.replies import refused
 
-if TYPE_CHECKING:
-    from bramley.protos.v1.router_pb2_grpc import RouterServiceAsyncStub
-
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 Refusal = Callable[[Failure], bytes]
 
 
-def routes(
-    stub: "RouterServiceAsyncStub", identify: Identify | None, now: int
-) -> Sequence[BaseRoute]:
+def routes(calls: Calls, now: int) -> Sequence[BaseRoute]:
     """Make the routes of every dialect.
 
     Args:
-        stub: of the router.
-        identify: tells who holds a token, and raises for nobody; None asks for none.
+        calls: of the router.
         now: seconds since 1970, when the router began.
 
     Returns:
         What is to be mounted beside the router's own paths.
     """
-    calls = Calls(stub, identify)
     catalogue = Catalogue(calls, now)
     dialects = {"/chat/completions": chat.DIALECT, "/completions": completions.DIALECT}
     generating = [
@@ -85,6 +77,11 @@ def _refused(error: BramleyError, refusal: Refusal) -> Response:
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer who has left."""
+
+
+def refused_at(path: str, error: BramleyError) -> Response:
+    """Refuse a request at our door, in the words of the path's dialect."""
+    return _refused(error, objects.refusal)
 
 
 async def _unserved(request: Request, error: Exception) -> Response:

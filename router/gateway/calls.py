@@ -27,7 +27,7 @@ from bramley.router.access import Identity
 from bramley.router.gateway import bodies
 from bramley.router.gateway.dialect import Asked, Dialect
 from bramley.router.gateway.failures import BodyTooLarge, NotJson, failure_of
-from bramley.router.gateway.replies import SEND_S, hurry, refused, send_start, while_there
+from bramley.router.gateway.replies import SEND_S, Reply, hurry, refused, while_there
 
 if TYPE_CHECKING:
     from bramley.protos.v1.router_pb2_grpc import RouterServiceAsyncStub
@@ -111,12 +111,15 @@ class Calls:
     Args:
         stub: of the router.
         identify: tells who holds a token, and raises for nobody; None asks for none.
+
+    Attributes:
+        reading_bytes: of all bodies that are being read.
     """
 
     def __init__(self, stub: "RouterServiceAsyncStub", identify: Identify | None) -> None:
         self.stub = stub
         self._identify = identify
-        self._reading = 0  # bytes
+        self.reading_bytes = 0
         self._large = asyncio.Semaphore(1)
 
     def admit(self, request: Request) -> Caller:
@@ -161,10 +164,10 @@ class Calls:
         try:
             async for part in request.stream():
                 body += part
-                self._reading += len(part)
+                self.reading_bytes += len(part)
                 if len(body) > BODY_BYTES_MAX:
                     raise _too_large()
-                if self._reading > BODIES_BYTES_MAX:
+                if self.reading_bytes > BODIES_BYTES_MAX:
                     raise Overloaded(
                         "too many bytes of requests are being read",
                         reason="TOO_MANY_BYTES",
@@ -173,7 +176,7 @@ class Calls:
             hurry(request.scope, None)
             yield bytes(body)
         finally:
-            self._reading -= len(body)
+            self.reading_bytes -= len(body)
 
     async def responses(
         self, request: generation_pb2.GenerateRequest, caller: Caller
@@ -244,7 +247,6 @@ class Generating:
         self._dialect = dialect
         self._asked = asked
         self._request_id = caller.request_id
-        self._is_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, as long as somebody is there."""
@@ -252,34 +254,28 @@ class Generating:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._asked.answer
+        reply = Reply(scope, send, answer.media_type)
         try:
-            async with aclosing(
-                self._calls.responses(self._asked.request, self._caller)
-            ) as responses:
+            async with (
+                aclosing(self._calls.responses(self._asked.request, self._caller)) as responses,
+                reply.kept_alive(),
+            ):
                 async for response in responses:
-                    self._note(response)
+                    self._note(response, reply)
                     if said := answer.add(response):
-                        await self._send(scope, send, said)
-            await self._send(scope, send, answer.end(), is_last=True)
+                        await reply.say(said)
+            await reply.say(answer.end(), is_last=True)
         except BramleyError as error:
             hurry(scope, SEND_S)
             failure = failure_of(error)
-            if self._is_begun:
-                await self._send(scope, send, answer.fail(failure), is_last=True)
+            if reply.is_begun:
+                await reply.say(answer.fail(failure), is_last=True)
             else:
                 body = self._dialect.refusal(failure)
                 await refused(failure, body, self._request_id)(scope, receive, send)
 
-    def _note(self, response: router_pb2.GenerateResponse) -> None:
+    def _note(self, response: router_pb2.GenerateResponse, reply: Reply) -> None:
         if response.WhichOneof("event") == "accepted":
             self._request_id = response.accepted.request_id
-
-    async def _send(self, scope: Scope, send: Send, said: bytes, *, is_last: bool = False) -> None:
-        hurry(scope, SEND_S)
-        if not self._is_begun:
-            self._is_begun = True
-            headers = (("x-request-id", self._request_id), ("x-accel-buffering", "no"))
-            await send_start(send, 200, self._asked.answer.media_type, headers)
-        await send({"type": "http.response.body", "body": said, "more_body": not is_last})
-        if not is_last:
-            hurry(scope, None)
+            reply.headers = (("x-request-id", self._request_id), ("x-accel-buffering", "no"))
+            reply.may_begin = True

@@ -30,6 +30,7 @@ _STATUS_OF_REASON: Final = {
     "BODY_TOO_LARGE": 413,
     "NOT_JSON": 415,
     "METHOD_NOT_ALLOWED": 405,
+    "WRONG_HOST": 421,
     "RESOURCE_EXHAUSTED": 413,  # gRPC's own, without a reason of ours: a message is too large
 }
 _SERVER_FAULT = 500

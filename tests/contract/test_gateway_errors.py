@@ -183,7 +183,7 @@ async def test_bodies_in_pieces_are_bounded_too(
     writer.close()
 
 
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 async def connected(one: Site) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

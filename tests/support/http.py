@@ -27,7 +27,7 @@ async def fetch(
     """Ask once, on a connection of its own."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=tls)
-    lines = [f"{method} {path} HTTP/1.1", "host: test", "connection: close"]
+    lines = [f"{method} {path} HTTP/1.1", f"host: {address}", "connection: close"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     writer.write("\r\n".join([*lines, "", ""]).encode() + body)
     try:
