@@ -51,9 +51,7 @@ def routes(calls: Calls, now: int) -> Sequence[BaseRoute]:
 def _generation(calls: Calls, dialect: Dialect) -> Endpoint:
     async def endpoint(request: Request) -> ASGIApp:
         caller = calls.admit(request)
-        asked = await calls.read(request, dialect)
-        asked.request.request_id = caller.request_id
-        return Generating(calls, caller, dialect, asked)
+        return Generating(calls, caller, dialect, await calls.read(request, dialect))
 
     return endpoint
 

@@ -8,7 +8,7 @@ up its own call alone: the router keeps ``backlog_bytes`` of its answer, and the
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -233,13 +233,13 @@ def _read(body: bytes, dialect: Dialect, now: int) -> Asked:
         asked = dialect.read(bodies.decode(body), now)
     except RecursionError as error:
         raise InvalidRequest(bodies.BODY, "is nested too deep") from error
-    if asked.request.ByteSize() > bounds.REQUEST_BYTES_MAX:
+    if sum(request.ByteSize() for request in asked.requests) > bounds.REQUEST_BYTES_MAX:
         raise _too_large()
     return asked
 
 
 class Generating:
-    """One generation's answer: an ASGI application."""
+    """One answer, of one call or several side by side: an ASGI application."""
 
     def __init__(self, calls: Calls, caller: Caller, dialect: Dialect, asked: Asked) -> None:
         self._calls = calls
@@ -247,6 +247,7 @@ class Generating:
         self._dialect = dialect
         self._asked = asked
         self._request_id = caller.request_id
+        self._turn = asyncio.Lock()  # to add a response and say what comes of it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, as long as somebody is there."""
@@ -256,26 +257,58 @@ class Generating:
         answer = self._asked.answer
         reply = Reply(scope, send, answer.media_type)
         try:
-            async with (
-                aclosing(self._calls.responses(self._asked.request, self._caller)) as responses,
-                reply.kept_alive(),
-            ):
-                async for response in responses:
-                    self._note(response, reply)
-                    if said := answer.add(response):
-                        await reply.say(said)
+            async with reply.kept_alive(), asyncio.TaskGroup() as group:
+                for place, request in enumerate(self._named()):
+                    group.create_task(self._follow(request, place, reply))
             await reply.say(answer.end(), is_last=True)
-        except BramleyError as error:
+        except* BramleyError as errors:
             hurry(scope, SEND_S)
-            failure = failure_of(error)
+            failure = failure_of(_first(errors), self._request_id)
             if reply.is_begun:
                 await reply.say(answer.fail(failure), is_last=True)
             else:
                 body = self._dialect.refusal(failure)
                 await refused(failure, body, self._request_id)(scope, receive, send)
 
+    def _named(self) -> Iterator[generation_pb2.GenerateRequest]:
+        """Give each call its name: no two may have the same."""
+        name, requests = self._caller.request_id, self._asked.requests
+        for place, request in enumerate(requests):
+            request.request_id = f"{name}.{place}" if name and len(requests) > 1 else name
+            yield request
+
+    async def _follow(
+        self, request: generation_pb2.GenerateRequest, place: int, reply: Reply
+    ) -> None:
+        first = place * (request.n if request.HasField("n") else 1)
+        async with aclosing(self._calls.responses(request, self._caller)) as responses:
+            async for response in responses:
+                async with self._turn:
+                    self._note(response, reply)
+                    if first:
+                        _move(response, first)
+                    if said := self._asked.answer.add(response):
+                        await reply.say(said)
+
     def _note(self, response: router_pb2.GenerateResponse, reply: Reply) -> None:
-        if response.WhichOneof("event") == "accepted":
+        if response.WhichOneof("event") == "accepted" and not reply.may_begin:
             self._request_id = response.accepted.request_id
-            reply.headers = (("x-request-id", self._request_id), ("x-accel-buffering", "no"))
+            names = (("x-request-id", self._request_id), ("request-id", self._request_id))
+            reply.headers = (*names, ("x-accel-buffering", "no"))
             reply.may_begin = True
+
+
+def _move(response: router_pb2.GenerateResponse, first: int) -> None:
+    """Number a response's answer from ``first`` on."""
+    match response.WhichOneof("event"):
+        case "delta":
+            response.delta.index += first
+        case "finished":
+            response.finished.index += first
+        case _:
+            pass
+
+
+def _first(errors: ExceptionGroup[BramleyError]) -> BramleyError:
+    error = errors.exceptions[0]
+    return error if isinstance(error, BramleyError) else _first(error)

@@ -3,7 +3,7 @@
 All of it is pure; router/gateway/calls.py does what is to be done.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,9 +43,14 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A body, understood."""
+    """A body, understood.
 
-    request: generation_pb2.GenerateRequest
+    Attributes:
+        requests: that run side by side, all or none: one for each prompt.
+        answer: says what comes of them, with their answers numbered prompt by prompt.
+    """
+
+    requests: Sequence[generation_pb2.GenerateRequest]
     answer: Answer
 
 

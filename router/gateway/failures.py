@@ -82,6 +82,7 @@ class Failure:
         field: that is at fault; empty if none is.
         is_router: whether the router named it, by its own request and not the body.
         retry_after_s: whole seconds; None where trying again does not help.
+        request_id: ours; empty where the request was not accepted.
     """
 
     status: int
@@ -90,10 +91,11 @@ class Failure:
     field: str = ""
     is_router: bool = False
     retry_after_s: int | None = None
+    request_id: str = ""
 
 
-def failure_of(error: BramleyError) -> Failure:
-    """Say an error in HTTP's words."""
+def failure_of(error: BramleyError, request_id: str = "") -> Failure:
+    """Say an error of a request in HTTP's words."""
     field = error.field if isinstance(error, InvalidRequest | RemoteError) else None
     after_s = error.retry_after_s
     return Failure(
@@ -103,4 +105,5 @@ def failure_of(error: BramleyError) -> Failure:
         field=field or "",
         is_router=isinstance(error, RemoteError),
         retry_after_s=None if after_s is None else max(1, math.ceil(after_s)),
+        request_id=request_id,
     )

@@ -1,6 +1,7 @@
 """What every dialect needs of a request's responses: its counts, its ends, its whole texts (pure).
 
-Both modes count here, streamed or not, so that they cannot differ.
+Both modes count here, streamed or not, so that they cannot differ. Answers of several prompts are
+numbered prompt by prompt.
 """
 
 from collections import defaultdict
@@ -13,7 +14,7 @@ from bramley.router.gateway.failures import Aborted
 
 @dataclass(slots=True)
 class Totals:
-    """Tokens of a request: its prompt counts once, its answers together."""
+    """Tokens of a request: each prompt counts once, all answers together."""
 
     prompt: int = 0
     cached: int = 0
@@ -25,15 +26,17 @@ class Tally:
     """Follows one request.
 
     Args:
-        answers: that were asked for.
+        answers: that were asked for, of each prompt.
+        prompts: that were given.
 
     Attributes:
-        request_id: ours, once it was accepted.
+        request_id: ours, once it was accepted; of several prompts, of the first that was.
         totals: of the answers that have ended.
     """
 
-    def __init__(self, answers: int) -> None:
+    def __init__(self, answers: int, prompts: int = 1) -> None:
         self._answers = answers
+        self._prompts = prompts
         self._ended = set[int]()
         self.request_id = ""
         self.totals = Totals()
@@ -46,7 +49,7 @@ class Tally:
         """
         match response.WhichOneof("event"):
             case "accepted":
-                self.request_id = response.accepted.request_id
+                self.request_id = self.request_id or response.accepted.request_id
             case "finished":
                 self._end(response.finished)
             case _:
@@ -57,9 +60,9 @@ class Tally:
             raise Aborted("the request was ended by an Abort")
         usage = finished.usage
         self._ended.add(finished.index)
-        self.totals.prompt = usage.prompt_tokens
-        if finished.index == 0:
-            self.totals.cached = usage.cached.parked + usage.cached.ram + usage.cached.ssd
+        if finished.index % self._answers == 0:
+            self.totals.prompt += usage.prompt_tokens
+            self.totals.cached += usage.cached.parked + usage.cached.ram + usage.cached.ssd
         self.totals.completion += usage.completion_tokens
         self.totals.reasoning += usage.reasoning_tokens
 
@@ -69,7 +72,7 @@ class Tally:
         Raises:
             EngineFault: one has not.
         """
-        if len(self._ended) != self._answers:
+        if len(self._ended) != self._answers * self._prompts:
             raise EngineFault("the answer broke off without an end")
 
 
@@ -102,14 +105,15 @@ class Whole:
     """Gathers a request's answers.
 
     Args:
-        answers: that were asked for.
+        answers: that were asked for, of each prompt.
+        prompts: that were given.
 
     Attributes:
         tally: of them.
     """
 
-    def __init__(self, answers: int) -> None:
-        self.tally = Tally(answers)
+    def __init__(self, answers: int, prompts: int = 1) -> None:
+        self.tally = Tally(answers, prompts)
         self._texts: defaultdict[int, Text] = defaultdict(Text)
 
     def add(self, response: router_pb2.GenerateResponse) -> None:

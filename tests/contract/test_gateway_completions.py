@@ -1,5 +1,6 @@
 """Completions and models over HTTP, as OpenAI's own unmodified client asks for them."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -7,7 +8,9 @@ import openai
 import pytest
 import pytest_asyncio
 
+from bramley.protos.v1 import router_pb2
 from support.gateway import Site, error_of, events, site
+from support.routing import until
 
 PATH = "/v1/completions"
 
@@ -54,6 +57,62 @@ async def test_a_prompt_is_text_or_ids(served: Site, prompt: Any) -> None:
     assert answer.choices[0].text == "hi"
 
 
+async def test_several_prompts_are_answered_side_by_side(served: Site) -> None:
+    options: Any = {
+        "prompt": ["ab", [99, 100]],
+        "n": 2,
+        "extra_body": {"metadata": {"fake.echo": "true"}},
+    }
+    answer = await completed(served, **options)
+    assert [(one.index, one.text) for one in answer.choices] == [
+        (0, "ab"),
+        (1, "ab"),
+        (2, "cd"),
+        (3, "cd"),
+    ]
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (4, 8)
+    counted: Any = {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = [chunk async for chunk in await completed(served, **options, **counted)]
+    assert (last.choices, last.usage) == ([], answer.usage)
+    assert len({chunk.id for chunk in chunks}) == 1
+    for choice in answer.choices:
+        own = [c.choices[0].text for c in chunks if c.choices[0].index == choice.index]
+        assert "".join(own) == choice.text
+
+
+async def test_several_prompts_are_answered_all_or_none(served: Site) -> None:
+    worker = served.bench.node.workers["fake"]
+    body: Any = {"model": "fake", "prompt": ["x", "", "x"], "metadata": {"fake.stall": "started"}}
+    for stream in (False, True):
+        answer = await served.post(PATH, {**body, "stream": stream})
+        assert (answer.status, error_of(answer)["param"]) == (400, "prompt")
+    await until(lambda: worker.running == 0)
+    await until(lambda: len(served.bench.router.server.registry) == 0)
+
+
+async def test_each_of_several_prompts_has_a_name_and_an_abort_of_one_ends_all(
+    served: Site,
+) -> None:
+    body = {"model": "fake", "prompt": ["x", "y"], "metadata": {"fake.stall": "started"}}
+    waiting = asyncio.create_task(served.post(PATH, body, x_request_id="mine"))
+    worker = served.bench.node.workers["fake"]
+    await until(lambda: worker.running == 2)
+    await served.bench.stub.Abort(router_pb2.AbortRequest(request_ids=["mine.1"]))
+    answer = await waiting
+    assert (answer.status, error_of(answer)["code"]) == (499, "aborted")
+    await until(lambda: worker.running == 0)
+
+
+async def test_b057_a_client_that_leaves_takes_all_its_prompts_along(served: Site) -> None:
+    worker = served.bench.node.workers["fake"]
+    labels = {"metadata": {"fake.stall": "started"}}
+    waiting = asyncio.create_task(completed(served, prompt=["x", "y"], extra_body=labels))
+    await until(lambda: worker.running == 2)
+    waiting.cancel()
+    await until(lambda: worker.running == 0)
+    await until(lambda: len(served.bench.router.server.registry) == 0)
+
+
 async def test_log_probabilities_are_side_by_side(served: Site) -> None:
     logprobs = (await completed(served, max_tokens=3, logprobs=0)).choices[0].logprobs
     assert logprobs.tokens == ["0 ", "1 ", "2 "]
@@ -65,7 +124,7 @@ async def test_log_probabilities_are_side_by_side(served: Site) -> None:
 
 
 async def test_what_is_refused_is_named(served: Site) -> None:
-    for name, value in (("logprobs", 21), ("echo", True), ("suffix", "x"), ("prompt", ["a", "b"])):
+    for name, value in (("logprobs", 21), ("echo", True), ("suffix", "x"), ("prompt", ["a", 1])):
         answer = await served.post(PATH, {"model": "fake", "prompt": "x", name: value})
         assert (answer.status, error_of(answer)["param"]) == (400, name)
 

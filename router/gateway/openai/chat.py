@@ -181,7 +181,7 @@ def read(value: object, now: int) -> Asked:
     if body.safety_identifier and not body.user:
         request.fairness_key = body.safety_identifier
     told = Told(body.model, now, body.answers, tells_usage=body.tells_usage)
-    return Asked(request, ChatStream(told) if body.streams else ChatWhole(told))
+    return Asked([request], ChatStream(told) if body.streams else ChatWhole(told))
 
 
 DIALECT = Dialect(read, refusal)

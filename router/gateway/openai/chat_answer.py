@@ -1,15 +1,15 @@
 """OpenAI's chat completions: what an answer says, whole or as a stream (pure)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
-from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
-from bramley.router.gateway.failures import Failure
-from bramley.router.gateway.gather import Tally, Text, Whole
+from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.router.gateway.gather import Text
 from bramley.router.gateway.openai import objects
 from bramley.router.gateway.openai.objects import Told, ToolCall, Usage, shown
+from bramley.router.gateway.openai.telling import MaybeUsage, StreamAnswer, WholeAnswer
 
 
 class Alternative(msgspec.Struct, frozen=True):
@@ -92,75 +92,31 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
-    choices: list[Part]
-    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    choices: Sequence[Part]
+    usage: MaybeUsage = msgspec.UNSET
 
 
-class ChatWhole:
+class ChatWhole(WholeAnswer):
     """Says an answer once it is whole."""
 
-    media_type = "application/json"
-
-    def __init__(self, told: Told) -> None:
-        self._told = told
-        self._whole = Whole(told.answers)
-
-    def add(self, response: router_pb2.GenerateResponse) -> bytes:
-        """Take the next response."""
-        self._whole.add(response)
-        return b""
-
-    def end(self) -> bytes:
-        """Say all of it."""
-        choices = [_choice(index, text) for index, text in self._whole.texts()]
-        tally = self._whole.tally
-        completion = Completion(
-            id=f"chatcmpl-{tally.request_id}",
+    def _object(
+        self, request_id: str, texts: Iterable[tuple[int, Text]], usage: Usage
+    ) -> Completion:
+        return Completion(
+            id=f"chatcmpl-{request_id}",
             created=self._told.created,
             model=self._told.model,
-            choices=choices,
-            usage=objects.usage_of(tally.totals),
+            choices=[_choice(index, text) for index, text in texts],
+            usage=usage,
         )
-        return msgspec.json.encode(completion)
-
-    def fail(self, failure: Failure) -> bytes:
-        """Say nothing more: nothing was said."""
-        return objects.refusal(failure)
 
 
-class ChatStream:
-    """Says an answer as it comes: each index's role, a chunk a Delta, its end; counts; DONE."""
-
-    media_type = "text/event-stream"
+class ChatStream(StreamAnswer[Part]):
+    """Says an answer as it comes: each index's role, a chunk a Delta, its end."""
 
     def __init__(self, told: Told) -> None:
-        self._told = told
-        self._tally = Tally(told.answers)
+        super().__init__(told)
         self._begun = set[int]()
-
-    def add(self, response: router_pb2.GenerateResponse) -> bytes:
-        """Take the next response."""
-        self._tally.add(response)
-        match response.WhichOneof("event"):
-            case "delta":
-                parts = self._delta(response.delta)
-            case "finished":
-                parts = self._finished(response.finished)
-            case _:
-                return b""
-        usage = None if self._told.tells_usage else msgspec.UNSET
-        return b"".join([self._chunk([part], usage) for part in parts])
-
-    def end(self) -> bytes:
-        """Say the counts, where they were asked for, and that this is all."""
-        self._tally.check_ended()
-        if not self._told.tells_usage:
-            return objects.DONE
-        return self._chunk([], objects.usage_of(self._tally.totals)) + objects.DONE
-
-    def fail(self, failure: Failure) -> bytes:
-        """Say what went wrong, and nothing behind it."""
-        return objects.event(objects.refusal_of(failure))
 
     def _delta(self, delta: generation_pb2.Delta) -> Iterator[Part]:
         told = Delta(
@@ -190,15 +146,14 @@ class ChatStream:
             self._begun.add(index)
             yield Part(index, Delta(role="assistant", content=""))
 
-    def _chunk(self, parts: list[Part], usage: Usage | msgspec.UnsetType | None) -> bytes:
-        chunk = Chunk(
-            id=f"chatcmpl-{self._tally.request_id}",
+    def _chunk(self, request_id: str, parts: Sequence[Part], usage: MaybeUsage) -> Chunk:
+        return Chunk(
+            id=f"chatcmpl-{request_id}",
             created=self._told.created,
             model=self._told.model,
             choices=parts,
             usage=usage,
         )
-        return objects.event(chunk)
 
 
 def _is_told(part: types_pb2.ToolCallDelta) -> bool:

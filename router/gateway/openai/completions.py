@@ -3,7 +3,7 @@
 openai/completions_answer.py says the answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from bramley.common.errors import InvalidRequest
@@ -16,7 +16,7 @@ from bramley.router.gateway.openai.objects import Told, refusal
 from bramley.router.gateway.openai.options import Int32, Options, TokenId, start
 
 MAX_TOKENS = 16  # OpenAI's, where a body does not say
-
+PROMPTS_MAX = 32  # of one body: each is a request that runs beside the others
 
 Prompt = str | list[str | TokenId | list[TokenId]]
 
@@ -45,35 +45,48 @@ def read(value: object, now: int) -> Asked:
         now: seconds since 1970.
 
     Returns:
-        It, and what says its answer.
+        One for each prompt, and what says their answer.
 
     Raises:
         InvalidRequest: names the field.
     """
     body = convert(value, CompletionBody)
-    request = start(body)
-    _put_prompt(request, body.prompt)
+    common = start(body)
     if body.max_tokens is None:
-        request.stop.max_tokens = MAX_TOKENS
+        common.stop.max_tokens = MAX_TOKENS
     if body.logprobs is not None:
-        request.logprobs.top = body.logprobs
-        request.logprobs.bytes = True
-    told = Told(body.model, now, body.answers, tells_usage=body.tells_usage)
-    return Asked(request, CompletionStream(told) if body.streams else CompletionWhole(told))
+        common.logprobs.top = body.logprobs
+        common.logprobs.bytes = True
+    requests = [_asking(common, prompt) for prompt in _prompts(body.prompt)]
+    told = Told(body.model, now, body.answers, len(requests), tells_usage=body.tells_usage)
+    answer = CompletionStream(told) if body.streams else CompletionWhole(told)
+    return Asked(requests, answer)
 
 
-def _put_prompt(request: generation_pb2.GenerateRequest, prompt: Prompt) -> None:
+def _prompts(given: Prompt) -> Sequence[str | Sequence[int]]:
+    if isinstance(given, str):
+        return [given]
+    ids = [each for each in given if isinstance(each, int)]
+    prompts = [each for each in given if not isinstance(each, int)]
+    if not prompts:
+        return [ids]
+    if ids:
+        raise InvalidRequest("prompt", "is ids and prompts at once")
+    if len(prompts) > PROMPTS_MAX:
+        raise InvalidRequest("prompt", f"{len(prompts)} prompts are over {PROMPTS_MAX}")
+    return prompts
+
+
+def _asking(
+    common: generation_pb2.GenerateRequest, prompt: str | Sequence[int]
+) -> generation_pb2.GenerateRequest:
+    request = generation_pb2.GenerateRequest()
+    request.CopyFrom(common)
     if isinstance(prompt, str):
         request.text = prompt
-        return
-    first = prompt[0] if len(prompt) == 1 else None
-    if isinstance(first, str | list):  # a list of one prompt is that prompt
-        _put_prompt(request, [*first] if isinstance(first, list) else first)
-        return
-    ids = [token for token in prompt if isinstance(token, int)]
-    if len(ids) != len(prompt):
-        raise InvalidRequest("prompt", "is several prompts: send a request for each")
-    request.token_ids.CopyFrom(types_pb2.TokenIds(ids=ids))
+    else:
+        request.token_ids.CopyFrom(types_pb2.TokenIds(ids=prompt))
+    return request
 
 
 def _refusal(failure: Failure) -> bytes:

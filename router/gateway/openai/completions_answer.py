@@ -1,15 +1,15 @@
 """OpenAI's completions: what an answer says, whole or as a stream (pure)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
-from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
-from bramley.router.gateway.failures import Failure
-from bramley.router.gateway.gather import Tally, Text, Whole
+from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.router.gateway.gather import Text
 from bramley.router.gateway.openai import objects
 from bramley.router.gateway.openai.objects import Told, Usage, shown
+from bramley.router.gateway.openai.telling import MaybeUsage, StreamAnswer, WholeAnswer
 
 
 class Logprobs(msgspec.Struct, frozen=True):
@@ -38,12 +38,12 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
-    choices: list[Choice]
-    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    choices: Sequence[Choice]
+    usage: MaybeUsage = msgspec.UNSET
 
 
 def _completion(
-    told: Told, request_id: str, choices: list[Choice], usage: Usage | msgspec.UnsetType | None
+    told: Told, request_id: str, choices: Sequence[Choice], usage: MaybeUsage
 ) -> Completion:
     return Completion(
         id=f"cmpl-{request_id}",
@@ -54,85 +54,42 @@ def _completion(
     )
 
 
-class CompletionWhole:
+class CompletionWhole(WholeAnswer):
     """Says an answer once it is whole."""
 
-    media_type = "application/json"
+    def _object(
+        self, request_id: str, texts: Iterable[tuple[int, Text]], usage: Usage
+    ) -> Completion:
+        choices = [_choice(index, text) for index, text in texts]
+        return _completion(self._told, request_id, choices, usage)
+
+
+class CompletionStream(StreamAnswer[Choice]):
+    """Says an answer as it comes: a chunk a Delta, each index's end."""
 
     def __init__(self, told: Told) -> None:
-        self._told = told
-        self._whole = Whole(told.answers)
-
-    def add(self, response: router_pb2.GenerateResponse) -> bytes:
-        """Take the next response."""
-        self._whole.add(response)
-        return b""
-
-    def end(self) -> bytes:
-        """Say all of it."""
-        choices = [_choice(index, text) for index, text in self._whole.texts()]
-        tally = self._whole.tally
-        usage = objects.usage_of(tally.totals)
-        return msgspec.json.encode(_completion(self._told, tally.request_id, choices, usage))
-
-    def fail(self, failure: Failure) -> bytes:
-        """Say nothing more: nothing was said."""
-        return objects.refusal(failure)
-
-
-class CompletionStream:
-    """Says an answer as it comes: a chunk a Delta, each index's end; counts; DONE."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, told: Told) -> None:
-        self._told = told
-        self._tally = Tally(told.answers)
+        super().__init__(told)
         self._offsets: dict[int, int] = {}
 
-    def add(self, response: router_pb2.GenerateResponse) -> bytes:
-        """Take the next response."""
-        self._tally.add(response)
-        match response.WhichOneof("event"):
-            case "delta":
-                choice = self._delta(response.delta)
-            case "finished":
-                finished = response.finished
-                choice = Choice(
-                    finished.index,
-                    "",
-                    finish_reason=objects.reason_of(finished),
-                    stop_reason=objects.matched_by(finished),
-                )
-            case _:
-                choice = None
-        if choice is None:
-            return b""
-        return self._event([choice], None if self._told.tells_usage else msgspec.UNSET)
-
-    def end(self) -> bytes:
-        """Say the counts, where they were asked for, and that this is all."""
-        self._tally.check_ended()
-        if not self._told.tells_usage:
-            return objects.DONE
-        return self._event([], objects.usage_of(self._tally.totals)) + objects.DONE
-
-    def fail(self, failure: Failure) -> bytes:
-        """Say what went wrong, and nothing behind it."""
-        return objects.event(objects.refusal_of(failure))
-
-    def _delta(self, delta: generation_pb2.Delta) -> Choice | None:
+    def _delta(self, delta: generation_pb2.Delta) -> Iterator[Choice]:
         logprobs: Logprobs | None = None
         if delta.HasField("logprobs"):
             offset = self._offsets.get(delta.index, 0)
             logprobs = _logprobs([delta.logprobs], offset)
             self._offsets[delta.index] = offset + sum(map(len, logprobs.tokens))
-        if not delta.text and logprobs is None:
-            return None
-        return Choice(delta.index, delta.text, logprobs)
+        if delta.text or logprobs is not None:
+            yield Choice(delta.index, delta.text, logprobs)
 
-    def _event(self, choices: list[Choice], usage: Usage | msgspec.UnsetType | None) -> bytes:
-        return objects.event(_completion(self._told, self._tally.request_id, choices, usage))
+    def _finished(self, finished: generation_pb2.Finished) -> Iterator[Choice]:
+        yield Choice(
+            finished.index,
+            "",
+            finish_reason=objects.reason_of(finished),
+            stop_reason=objects.matched_by(finished),
+        )
+
+    def _chunk(self, request_id: str, parts: Sequence[Choice], usage: MaybeUsage) -> Completion:
+        return _completion(self._told, request_id, parts, usage)
 
 
 def _choice(index: int, text: Text) -> Choice:

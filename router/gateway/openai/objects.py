@@ -28,13 +28,14 @@ class Told(msgspec.Struct, frozen=True):
     Attributes:
         model: as it was asked for.
         created: seconds since 1970.
-        answers: that were asked for.
+        answers: that were asked for, of each prompt.
         tells_usage: whether a stream ends with its counts.
     """
 
     model: str
     created: int
     answers: int
+    prompts: int = 1
     tells_usage: bool = False
 
 

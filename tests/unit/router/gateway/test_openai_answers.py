@@ -70,6 +70,17 @@ def test_b055_counts_are_the_same_in_both_modes(kinds: Any) -> None:
     assert all(chunk["usage"] is None for chunk in chunks)
 
 
+def test_b055_each_prompt_counts_once_however_many_its_answers() -> None:
+    one = CompletionWhole(Told("m", 7, 2, prompts=2))
+    for index in (3, 0, 1, 2):
+        one.add(finished(index=index))
+    told = json.loads(one.end())
+    assert [choice["index"] for choice in told["choices"]] == [0, 1, 2, 3]
+    usage = told["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (18, 20)
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 14}
+
+
 @pytest.mark.parametrize("kinds", PAIRS)
 @pytest.mark.parametrize(
     ("ended", "reason", "matched"),

@@ -14,11 +14,13 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a"
 
 
 def chatted(**fields: Any) -> generation_pb2.GenerateRequest:
-    return chat.read({"model": "m", "messages": HELLO, **fields}, 1).request
+    (request,) = chat.read({"model": "m", "messages": HELLO, **fields}, 1).requests
+    return request
 
 
 def completed(**fields: Any) -> generation_pb2.GenerateRequest:
-    return completions.read({"model": "m", "prompt": "x", **fields}, 1).request
+    (request,) = completions.read({"model": "m", "prompt": "x", **fields}, 1).requests
+    return request
 
 
 def field_of(kind: Any, **fields: Any) -> str:
@@ -55,7 +57,7 @@ def test_messages_become_a_conversation() -> None:
 def test_what_is_left_out_or_null_stays_unsaid() -> None:
     nulls = dict.fromkeys(chat.ChatBody.__struct_fields__)
     kept = {"model": "m", "messages": HELLO}
-    assert chat.read({**nulls, **kept}, 1).request == chat.read(kept, 1).request
+    assert chat.read({**nulls, **kept}, 1).requests == chat.read(kept, 1).requests
     made = chatted()
     assert not made.HasField("sampling") or not made.sampling.ListFields()
     assert not made.stop.HasField("max_tokens")
@@ -218,8 +220,20 @@ def test_a_prompt_is_text_or_ids(prompt: Any, made: Any) -> None:
         assert getattr(request, name) == value
 
 
-@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2]], ["a", 1]])
-def test_several_prompts_are_refused(prompt: Any) -> None:
+def test_several_prompts_are_a_request_each() -> None:
+    given = ["a", [1, 2], "c"]
+    body = {"model": "m", "prompt": given, "n": 2, "max_tokens": 3}
+    made = completions.read(body, 1).requests
+    assert [(one.text, [*one.token_ids.ids]) for one in made] == [
+        ("a", []),
+        ("", [1, 2]),
+        ("c", []),
+    ]
+    assert {(one.n, one.stop.max_tokens) for one in made} == {(2, 3)}
+
+
+@pytest.mark.parametrize("prompt", [["a", 1], ["a"] * (completions.PROMPTS_MAX + 1)])
+def test_ids_beside_prompts_and_too_many_prompts_are_refused(prompt: Any) -> None:
     assert field_of(completed, prompt=prompt) == "prompt"
 
 
