@@ -10,6 +10,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bramley.common.errors import BramleyError
+from bramley.router.gateway.anthropic import messages
+from bramley.router.gateway.anthropic.count_tokens import Counting
 from bramley.router.gateway.calls import Calls, Generating
 from bramley.router.gateway.dialect import Dialect
 from bramley.router.gateway.failures import Failure, NoSuchMethod, NoSuchPath, failure_of
@@ -32,7 +34,11 @@ def routes(calls: Calls, now: int) -> Sequence[BaseRoute]:
         What is to be mounted beside the router's own paths.
     """
     catalogue = Catalogue(calls, now)
-    dialects = {"/chat/completions": chat.DIALECT, "/completions": completions.DIALECT}
+    dialects = {
+        "/chat/completions": chat.DIALECT,
+        "/completions": completions.DIALECT,
+        "/messages": messages.DIALECT,
+    }
     generating = [
         Route(path, _guarded(_generation(calls, dialect), dialect.refusal), methods=["POST"])
         for path, dialect in dialects.items()
@@ -40,6 +46,11 @@ def routes(calls: Calls, now: int) -> Sequence[BaseRoute]:
     served = Starlette(
         routes=[
             *generating,
+            Route(
+                "/messages/count_tokens",
+                _guarded(Counting(calls).count, messages.DIALECT.refusal),
+                methods=["POST"],
+            ),
             Route("/models", _guarded(catalogue.list, objects.refusal)),
             Route("/models/{model:path}", _guarded(catalogue.retrieve, objects.refusal)),
         ],
@@ -85,6 +96,7 @@ def refused_at(path: str, error: BramleyError) -> Response:
 async def _unserved(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "it is the handler of these alone"
     path = request.url.path
+    dialect = messages.DIALECT if f"{path}/".startswith("/v1/messages/") else chat.DIALECT
     if error.status_code == 405:
-        return _refused(NoSuchMethod(f"{path} is not for {request.method}"), objects.refusal)
-    return _refused(NoSuchPath(f"nothing is served at {path}"), objects.refusal)
+        return _refused(NoSuchMethod(f"{path} is not for {request.method}"), dialect.refusal)
+    return _refused(NoSuchPath(f"nothing is served at {path}"), dialect.refusal)
