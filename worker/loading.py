@@ -137,16 +137,16 @@ def _load(
         model = load_model(folder, dequantize=mx.default_device().type == mx.DeviceType.cpu)
         _check_size(settings)
         progress(types_pb2.MODEL_STATE_WARMING, 0.8)
-        tokenizer = tokenizer_loading.result()
         weights, config, tokens = digesting.result()
-    context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
-    parts = model_parts(model.model, vocabulary=model.vocabulary, heads=model.heads)
-    epoch = epoch_of(model.dtype, numerics)
-    depends_on = lane_depends_on(weights, config, model, numerics)
-    lane = _lane(parts, numerics.sum_panel, memo(folder, settings, "lanes"), depends_on)
-    executor, cohort = make_executor(
-        parts, lane, context_tokens=context, sum_panel=numerics.sum_panel
-    )
+        context = min(model.context_tokens, settings.context_tokens or model.context_tokens)
+        parts = model_parts(model.model, vocabulary=model.vocabulary, heads=model.heads)
+        epoch = epoch_of(model.dtype, numerics)
+        depends_on = lane_depends_on(weights, config, model, numerics)
+        lane = _lane(parts, numerics.sum_panel, memo(folder, settings, "lanes"), depends_on)
+        executor, cohort = make_executor(
+            parts, lane, context_tokens=context, sum_panel=numerics.sum_panel
+        )
+        tokenizer = tokenizer_loading.result()
     state_layers = cohort.layers
     identity = Identity(
         weights_digest=weights,

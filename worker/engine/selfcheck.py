@@ -5,9 +5,10 @@ are run as they would be served, and each alone on the model's own caches, and t
 their next tokens compared. The first lane is taken whose scores agree.
 """
 
+import functools
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import mlx.core as mx
@@ -40,19 +41,24 @@ def choose_lane(parts: ModelParts, sum_panel: int = 0) -> Lane:
         The first one whose scores are the model's own.
     """
     sequences = [_tokens(length, parts.vocabulary) for length in _LENGTHS]
-    whole = [_alone(parts, tokens, _WHOLE) for tokens in sequences]
-    pieces = [_alone(parts, tokens, _PIECE) for tokens in sequences]
-    bound = _bound(whole, pieces)
+
+    @functools.cache  # each takes a forward a piece, and most models need one of the two
+    def alone(piece: int) -> list[mx.array]:
+        return [_alone(parts, tokens, piece) for tokens in sequences]
+
+    bound = _bound(alone)
     lanes = list(Lane)
     for lane in lanes[lanes.index(parts.best_lane) : -1]:
         # One row alone is whatever the model makes of it in as many pieces.
-        tried = {_PIECE: pieces, _WHOLE: whole} if lane is Lane.SERIAL else {_PIECE: whole}
+        tried = {_PIECE: _PIECE, _WHOLE: _WHOLE} if lane is Lane.SERIAL else {_PIECE: _WHOLE}
         try:
             apart = max(
                 _distance(scores, right)
-                for piece, all_right in tried.items()
+                for piece, right_piece in tried.items()
                 for scores, right in zip(
-                    _served(parts, sequences, lane, piece, sum_panel), all_right, strict=True
+                    _served(parts, sequences, lane, piece, sum_panel),
+                    alone(right_piece),
+                    strict=True,
                 )
             )
         except MODEL_FAULTS as error:
@@ -68,10 +74,11 @@ def _tokens(count: int, vocabulary: int) -> list[int]:
     return [(7919 * (place + 1) * (count + place) + 13) % vocabulary for place in range(count)]
 
 
-def _bound(whole: Sequence[mx.array], pieces: Sequence[mx.array]) -> float:
+def _bound(alone: Callable[[int], Sequence[mx.array]]) -> float:
+    whole = alone(_WHOLE)
     if whole[0].dtype == mx.float32:
         return _NEAR
-    return max(_NEAR_IN_HALF, _NOISE * max(map(_distance, pieces, whole)))
+    return max(_NEAR_IN_HALF, _NOISE * max(map(_distance, alone(_PIECE), whole)))
 
 
 def _alone(parts: ModelParts, tokens: Sequence[int], piece: int) -> mx.array:
