@@ -193,6 +193,7 @@ TABLE: Final[Mapping[str, Mapping[str, Bound]]] = {
         "text": Text(TEXT_MAX),
         "adapter": _ADAPTER,
         "salt": _ID,
+        "tools": Many(512),
     },
     "CloseSessionRequest": {"model": _MODEL, "session_key": _ID, "salt": _ID},
 }

@@ -109,6 +109,9 @@ def _input_of(request: router_pb2.ExplainCacheRequest) -> generation_pb2.Generat
         model=request.model,
         adapter=request.adapter,
         cache=types_pb2.CacheHints(salt=request.salt) if request.salt else None,
+        tools=request.tools,
+        tool_choice=request.tool_choice,
+        reasoning=request.reasoning,
     )
     match request.WhichOneof("input"):
         case "chat":

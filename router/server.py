@@ -197,7 +197,12 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         kind = request.WhichOneof("input")
         if kind is None:
             raise InvalidRequest("input", "none of chat and text is set")
-        asked = generation_pb2.GenerateRequest(model=request.model, tools=request.tools)
+        asked = generation_pb2.GenerateRequest(
+            model=request.model,
+            tools=request.tools,
+            tool_choice=request.tool_choice,
+            reasoning=request.reasoning,
+        )
         if kind == "chat":
             asked.chat.CopyFrom(request.chat)
         else:
