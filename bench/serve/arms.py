@@ -31,9 +31,9 @@ STOP_S = 30.0
 FLUSH_S = 120.0
 ANSWER_S = 10.0
 LOG_CHARACTERS = 400
-OURS, SERIAL = "bramley", "bramley-serial"
+OURS, OVER_HTTP, SERIAL = "bramley", "bramley-http", "bramley-serial"
 PEER, PEER_AS_INSTALLED = "mlx_lm.server", "mlx_lm.server-as-installed"
-KINDS = (OURS, SERIAL, PEER, PEER_AS_INSTALLED)
+KINDS = (OURS, OVER_HTTP, SERIAL, PEER, PEER_AS_INSTALLED)
 URL = "url"
 
 
@@ -106,20 +106,21 @@ class Bramley:
     Args:
         model: its folder.
         timeout_s: of an answer.
-        serial: one request at a time.
+        kind: OURS; OVER_HTTP, asked through the router's gateway; or SERIAL, one request at a time.
     """
 
     packages: Sequence[str] = ("bramley", "mlx", "mlx-lm", "grpcio", "transformers", "mkl")
     is_ours = True
 
-    def __init__(self, model: Path, timeout_s: float, *, serial: bool = False) -> None:
-        self.name = self.kind = SERIAL if serial else OURS
+    def __init__(self, model: Path, timeout_s: float, kind: str = OURS) -> None:
+        self.name = self.kind = kind
         self.command: list[str] = []
-        self.settings: dict[str, Any] = {"max_rows": 1} if serial else {}
+        self.settings: dict[str, Any] = {"max_rows": 1} if kind == SERIAL else {}
         self._model, self._timeout_s = model, timeout_s
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._cluster: Cluster | None = None
         self._target = ""
+        self._dialect: Dialect | None = None
         self._pids: list[int] = []
         self._worker = 0
         self._watching: Client | None = None
@@ -142,6 +143,11 @@ class Bramley:
     def _find(self) -> None:
         status = self._running().status()
         self._target = status["addresses"]["socket"]
+        if self.kind == OVER_HTTP:
+            url = f"http://{status['addresses']['http']}"
+            self._dialect = Chat(url, asking.MODEL, self._timeout_s, "prompt_cache_key")
+        else:
+            self._dialect = Grpc(self._target, asking.MODEL, self._timeout_s)
         self._unwatch()
         self._watching = Client(self._target)
         pids = {each["role"]: each["pid"] for each in status["processes"] if each["pid"]}
@@ -192,7 +198,8 @@ class Bramley:
 
     def ask(self, asked: Asked, now: Clock, go_on: GoOn = to_the_end) -> Request:
         """See ``Server``."""
-        return Grpc(self._target, asking.MODEL, self._timeout_s).ask(asked, now, go_on)
+        assert self._dialect is not None, "not started"
+        return self._dialect.ask(asked, now, go_on)
 
     def memory(self, shared: bool) -> memory.Used:
         """See ``Server``."""
@@ -400,8 +407,8 @@ def make(kind: str, model: Path | None, timeout_s: float) -> Server:
         return Elsewhere(kind.removeprefix("url="), timeout_s)
     if model is None:
         raise InvalidRequest("--model", f"is needed for {kind}")
-    if kind in {OURS, SERIAL}:
-        return Bramley(model, timeout_s, serial=kind == SERIAL)
+    if kind in {OURS, OVER_HTTP, SERIAL}:
+        return Bramley(model, timeout_s, kind)
     return Peer(model, timeout_s, as_installed=kind == PEER_AS_INSTALLED)
 
 

@@ -207,10 +207,12 @@ class Chat:
         url: of the server, with or without ``/v1``.
         model: its name there.
         timeout_s: between two signs of life.
+        session_field: of a body, in which the server takes a conversation's name, if it does.
     """
 
-    def __init__(self, url: str, model: str, timeout_s: float) -> None:
+    def __init__(self, url: str, model: str, timeout_s: float, session_field: str = "") -> None:
         self._url, self._model, self._timeout_s = url, model, timeout_s
+        self._session_field = session_field
 
     def ask(self, asked: Asked, now: Clock, go_on: GoOn = to_the_end) -> Request:
         """See ``Dialect``."""
@@ -223,6 +225,8 @@ class Chat:
             "stream_options": {"include_usage": True},
             **GREEDY,
         }
+        if self._session_field and asked.session:
+            body[self._session_field] = asked.session
         try:
             with closing(connection(self._url, self._timeout_s)) as opened:
                 headers = {"Content-Type": "application/json"}

@@ -18,7 +18,8 @@ save_tiny(Path(sys.argv[1]), "full", seed=5)
 """
 TESTS = str(Path(__file__).parents[1])
 PATIENCE_S = 600.0
-OURS, PEER = "bramley", "mlx_lm.server"
+OURS, OVER_HTTP, PEER = "bramley", "bramley-http", "mlx_lm.server"
+ARMS = (OURS, OVER_HTTP, PEER)
 TIMES = ("ready", "cold_start", "restart_ready", "restart_ttft", "kill_served_again", "kill_ttft")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
@@ -32,7 +33,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Run:
     write = [sys.executable, "-P", "-c", WRITER, str(model)]
     subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": TESTS})
     command = [sys.executable, "-P", "-m", "bramley.client", "bench", "serve"]
-    command += ["--model", str(model), "--arms", f"{OURS},{PEER}", "--out", str(out)]
+    command += ["--model", str(model), "--arms", ",".join(ARMS), "--out", str(out)]
     command += ["--quick", "--diagnostic", "--phases", "parity,restart,kill"]
     with subprocess.Popen(command) as running:
         try:
@@ -59,7 +60,7 @@ def values(made: Arm, metric: str) -> list[float]:
 
 def test_all_phases_end_well_in_both_turns(saved: Run) -> None:
     assert saved.is_complete
-    assert saved.order == [OURS, PEER, PEER, OURS]
+    assert saved.order == [*ARMS, *reversed(ARMS)]
     for made in saved.arms:
         assert [failure for failure in made.failures if failure.is_final] == []
         assert made.not_applicable == {}
@@ -68,23 +69,23 @@ def test_all_phases_end_well_in_both_turns(saved: Run) -> None:
         assert min(values(made, "memory_peak_rss")) >= max(values(made, "memory_idle_rss")) / 2
 
 
-def test_both_answer_the_same_to_the_same(saved: Run) -> None:
-    ours, theirs = (
+def test_all_answer_the_same_to_the_same(saved: Run) -> None:
+    ours, over_http, theirs = (
         {
             (one.phase, one.attempt, one.index): (one.sha256, one.text, one.prompt_tokens)
             for one in arm(saved, name).requests
             if one.phase == "parity"
         }
-        for name in (OURS, PEER)
+        for name in ARMS
     )
-    assert ours == theirs
+    assert ours == over_http == theirs
 
 
 def test_what_was_stored_outlives_a_restart_and_a_kill_of_ours_alone(saved: Run) -> None:
-    ours = arm(saved, OURS)
-    prompts = [one.prompt_tokens for one in ours.requests if one.phase == "restart"]
-    assert min(values(ours, "restart_cached")) > 0.8 * min(each or 0 for each in prompts)
-    assert min(values(ours, "kill_cached")) > 100
+    for ours in (arm(saved, OURS), arm(saved, OVER_HTTP)):
+        prompts = [one.prompt_tokens for one in ours.requests if one.phase == "restart"]
+        assert min(values(ours, "restart_cached")) > 0.8 * min(each or 0 for each in prompts)
+        assert min(values(ours, "kill_cached")) > 100
     assert max(values(arm(saved, PEER), "restart_cached")) < 50
 
 
