@@ -7,10 +7,12 @@ BramleyError
 ├── AlreadyExists            ALREADY_EXISTS
 ├── NotLoaded                FAILED_PRECONDITION
 ├── NeverFits                FAILED_PRECONDITION  both numbers
+├── CannotEmbed              FAILED_PRECONDITION  why not
 ├── Overloaded               RESOURCE_EXHAUSTED   retry later
 ├── NoMemory                 RESOURCE_EXHAUSTED   fits later
 ├── DeviceOom                RESOURCE_EXHAUSTED   not on this worker
 ├── SlowReader               RESOURCE_EXHAUSTED   does not read its answer
+├── Aborted                  CANCELLED            by an Abort
 ├── QueueTimeout             DEADLINE_EXCEEDED
 ├── DeadlineUnmeetable       DEADLINE_EXCEEDED    refused at once
 ├── NoReadyWorker            UNAVAILABLE          retry later
@@ -130,6 +132,13 @@ class NeverFits(BramleyError):
         )
 
 
+class CannotEmbed(BramleyError):
+    """The model has no embeddings."""
+
+    code = "FAILED_PRECONDITION"
+    default_reason = "NO_EMBEDDINGS"
+
+
 class NoMemory(BramleyError):
     """A model fits once others have left."""
 
@@ -156,6 +165,13 @@ class DeviceOom(BramleyError):
 
     code = "RESOURCE_EXHAUSTED"
     default_reason = "DEVICE_OOM"
+
+
+class Aborted(BramleyError):
+    """Somebody ended the request through Abort."""
+
+    code = "CANCELLED"
+    default_reason = "ABORTED"
 
 
 class QueueTimeout(BramleyError):

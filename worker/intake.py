@@ -147,12 +147,17 @@ def check_tokens(
         ("stop.token_ids", request.stop.token_ids),
         ("sampling.logit_bias", request.sampling.logit_bias),
     ):
-        _check_ids(path, ids, facts.vocabulary)
+        check_ids(path, ids, facts.vocabulary)
     _check_logprobs(request.logprobs, len(prompt), facts.vocabulary)
     return limit
 
 
-def _check_ids(path: str, ids: Sequence[int] | Mapping[int, float], vocabulary: int) -> None:
+def check_ids(path: str, ids: Sequence[int] | Mapping[int, float], vocabulary: int) -> None:
+    """Refuse ids that no token has.
+
+    Raises:
+        InvalidRequest: names the first one.
+    """
     if max(ids, default=0) >= vocabulary:
         wrong = next(token for token in ids if token >= vocabulary)
         raise InvalidRequest(path, f"id {wrong} is outside the vocabulary of {vocabulary}")

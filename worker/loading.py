@@ -18,6 +18,8 @@ from bramley.cachestore.keys import Identity
 from bramley.common.logs import facts
 from bramley.protos.v1 import types_pb2
 from bramley.worker.cache.snapshot import layout, part_bytes, sliceable, stateful
+from bramley.worker.embedding.declared import declared_by
+from bramley.worker.embedding.serving import Embeddable
 from bramley.worker.engine.assembly import make_executor
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.selfcheck import choose_lane
@@ -80,6 +82,7 @@ class Loaded:
     dtype: str
     tokenizer: Tokenizer
     family: Family
+    embedding: Embeddable
     state: StateFacts
 
 
@@ -121,18 +124,18 @@ _FAULTS = (
 def _load(
     settings: WorkerSettings, numerics: Numerics, progress: Progress
 ) -> tuple[Executor, Loaded]:
-    # mlx-lm and transformers take 1.5 s to import: not before the sockets are bound.
-    from bramley.worker.models.mlx_lm import (  # noqa: PLC0415
-        load_model,
-        load_tokenizer,
-        model_parts,
-    )
-
     started_s = time.monotonic()
-    progress(types_pb2.MODEL_STATE_LOADING, 0.2)
     folder = model_folder(settings)
     with ThreadPoolExecutor(2, "beside") as beside:
         digesting = beside.submit(_digests, folder, settings)
+        # mlx-lm and transformers take 1.5 s to import: not before the sockets are bound.
+        from bramley.worker.models.mlx_lm import (  # noqa: PLC0415
+            load_model,
+            load_tokenizer,
+            model_parts,
+        )
+
+        progress(types_pb2.MODEL_STATE_LOADING, 0.2)
         tokenizer_loading = beside.submit(lambda: Tokenizer(load_tokenizer(folder)))
         model = load_model(folder, dequantize=mx.default_device().type == mx.DeviceType.cpu)
         _check_size(settings)
@@ -191,6 +194,7 @@ def _load(
             dtype=model.dtype,
             tokenizer=tokenizer,
             family=family,
+            embedding=Embeddable(parts.width, declared_by(folder)),
             state=StateFacts(
                 identity=identity,
                 token_bytes=part_bytes(sliceable(state_layers), 1),

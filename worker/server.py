@@ -30,6 +30,8 @@ from bramley.common.wire import pack_ids, to_seconds, unpack_ids
 from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 from bramley.worker import intake, translate
 from bramley.worker.board import Board
+from bramley.worker.embedding.job import EmbedJob
+from bramley.worker.embedding.serving import Embedding
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.outputs import Output, Saved
 from bramley.worker.generate import Stream
@@ -67,7 +69,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._loaded: Loaded | None = None
         self._prefixes: PrefixCache
         self._sessions: Sessions
-        self._streams: dict[str, Stream] = {}  # by the ids of their sequences
+        self._streams: dict[str, Stream | Embedding] = {}  # by the ids of their sequences
         self._telling = Telling()
         self._text = ThreadPoolExecutor(1, "text")
         self._closed = False
@@ -91,7 +93,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def deliver(self, outputs: Sequence[Output]) -> None:
         """Hand a step's outputs to their streams; those of a stream that left are dropped."""
-        told: list[Stream] = []
+        told: list[Stream | Embedding] = []
         for output in outputs:
             if isinstance(output, Saved):  # whose request may have ended
                 self._prefixes.publish(output)
@@ -273,8 +275,20 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def Embed(
         self, request: worker_pb2.WorkerServiceEmbedRequest, context: Context
     ) -> worker_pb2.WorkerServiceEmbedResponse:
-        """Refuse: this worker has no embeddings."""
-        raise Unsupported("embeddings are not supported by this version")
+        """Embed texts between others' steps; leaving the call ends it before its next forward."""
+        logs.follow(context.invocation_metadata())
+        loaded = self._serving()
+        request.internal_id = request.internal_id or uuid.uuid4().hex
+        logs.request_id.set(request.internal_id)
+        embedding = Embedding(request, loaded.embedding, loaded.facts)
+        job = await embedding.job(functools.partial(self._beside, loaded.tokenizer.encode))
+        self._open([job], embedding)
+        try:
+            self._engine.embed(job)
+            return await embedding.answer()
+        finally:
+            self._engine.cancel(job.id)  # an ended one is ignored
+            self._close([job])
 
     async def LoadAdapter(
         self, request: worker_pb2.WorkerServiceLoadAdapterRequest, context: Context
@@ -416,14 +430,16 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Do on the thread for texts what may take long."""
         return await asyncio.get_running_loop().run_in_executor(self._text, work, *args)
 
-    def _open(self, works: Sequence[Request], stream: Stream) -> None:
+    def _open(
+        self, works: Sequence[Request] | Sequence[EmbedJob], stream: Stream | Embedding
+    ) -> None:
         if works[0].id in self._streams:
             raise AlreadyExists(f"request {works[0].id} runs already")
         self._streams.update({work.id: stream for work in works})
         self._idle.clear()
         self._board.changed()
 
-    def _close(self, works: Sequence[Request]) -> None:
+    def _close(self, works: Sequence[Request] | Sequence[EmbedJob]) -> None:
         for work in works:
             del self._streams[work.id]
         if not self._streams:

@@ -57,18 +57,25 @@ class NoSuchPath(BramleyError):
     default_reason = "UNKNOWN_PATH"
 
 
+class NoSuchResponse(BramleyError):
+    """No answer of that id is kept, for whoever asks."""
+
+    code = "NOT_FOUND"
+    default_reason = "RESPONSE_NOT_FOUND"
+
+
+class NoSuchPrevious(InvalidRequest):
+    """The answer that is to be gone on from is not kept, or not for whoever asks."""
+
+    code = "NOT_FOUND"
+    default_reason = "PREVIOUS_RESPONSE_NOT_FOUND"
+
+
 class NoSuchMethod(BramleyError):
     """The path is not called so."""
 
     code = "INVALID_ARGUMENT"
     default_reason = "METHOD_NOT_ALLOWED"
-
-
-class Aborted(BramleyError):
-    """Somebody ended the request through Abort."""
-
-    code = "CANCELLED"
-    default_reason = "ABORTED"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ numbered prompt by prompt.
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from bramley.common.errors import EngineFault
+from bramley.common.errors import Aborted, EngineFault
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
-from bramley.router.gateway.failures import Aborted
 
 
 @dataclass(slots=True)

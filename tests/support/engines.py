@@ -11,10 +11,12 @@ from bramley.worker.cache.build import build_states, model_caches
 from bramley.worker.cache.opaque import OpaqueState
 from bramley.worker.cache.saved import Restore, Saving
 from bramley.worker.cache.table import RowTable
+from bramley.worker.embedding.job import EmbedJob
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import (
+    Embedded,
     Failed,
     Output,
     Preempted,
@@ -48,6 +50,7 @@ class Outcome:
     preempted: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    values: Sequence[bytes] = ()
 
 
 class More(TypedDict, total=False):
@@ -111,6 +114,7 @@ class InProcessEngine:
         graph_step: int = 0,
         lane: Lane = Lane.BATCHED,
         own_caches: Callable[[], Sequence[object]] | None = None,
+        body: LanguageModel | None = None,
         **settings: Any,
     ) -> None:
         self.outcomes: dict[str, Outcome] = {}
@@ -141,6 +145,7 @@ class InProcessEngine:
                 waste_columns=waste_columns,
                 keeps_graphs=graph_step > 0,
                 lane=lane,
+                body=body,
             )
             if graph_step or settings.get("state_bytes") is not None:
                 self.executor.warm_up(make_cohort(), 1)  # tells what a token takes
@@ -161,6 +166,12 @@ class InProcessEngine:
             self.outcomes[one.id] = Outcome()
         self.engine.submit(*requests)
 
+    def embed(self, *jobs: EmbedJob) -> None:
+        """Hand texts over."""
+        for job in jobs:
+            self.outcomes[job.id] = Outcome()
+            self.engine.embed(job)
+
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on ``outcomes`` holds."""
         give_up_s = time.monotonic() + PATIENCE_S
@@ -174,7 +185,7 @@ class InProcessEngine:
 
         def ended() -> bool:
             wanted = [self.outcomes[name] for name in names or self.outcomes]
-            return all(one.finish is not None or one.error is not None for one in wanted)
+            return all(one.finish or one.error or one.values for one in wanted)
 
         self.until(ended)
         return {name: self.outcomes[name] for name in names or self.outcomes}
@@ -216,6 +227,8 @@ class InProcessEngine:
                     outcome.logprobs.append(output.logprob)
             case Prefilled():
                 outcome.progress.append(output.tokens)
+            case Embedded():
+                outcome.values = output.values
             case Failed():
                 outcome.error = output.error
             case Saved():

@@ -55,6 +55,7 @@ def make_executor(
         heads=parts.heads,
         keeps_graphs=is_launch_bound(parts),
         lane=lane,
+        body=parts.body,
     )
     executor.warm_up(cohort, min(context_tokens, WARM_COLUMNS))
     fixed = cohort.bytes_for(1, 0)

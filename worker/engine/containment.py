@@ -87,6 +87,18 @@ class Containment:
             return False
         return True
 
+    def aside(self, work: Callable[[], None], fail: Callable[[BramleyError], None]) -> None:
+        """Do what concerns no seat; ``fail`` ends those whom it concerns, if it fails."""
+        try:
+            work()
+        except BramleyError as error:
+            fail(error)
+        except Exception as error:
+            log.exception("what was computed aside failed")
+            fail(faults.told(error))
+            if faults.is_lack_of_memory(error):
+                self._give_back()
+
     def _is_torn(self, number: int) -> bool:
         cohort = self._seating.cohorts.get(number)
         return cohort is not None and cohort.table.is_torn

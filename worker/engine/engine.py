@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from bramley.common.errors import Overloaded
 from bramley.common.logs import facts
+from bramley.worker.embedding.job import EmbedJob
 from bramley.worker.engine.counters import Counters
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import Deliver, Saved
@@ -55,6 +56,7 @@ class Engine:
         self._waiting_max = waiting_max
         self._mail = threading.Condition()
         self._submitted: list[Request] = []
+        self._jobs: list[EmbedJob] = []
         self._cancelled: set[str] = set()
         self._settled: list[tuple[Saved, Outcome]] = []
         self._hurried: list[_Hurry] = []
@@ -87,8 +89,14 @@ class Engine:
             self._submitted += requests
             self._mail.notify()
 
+    def embed(self, job: EmbedJob) -> None:
+        """Queue texts to be embedded."""
+        with self._mail:
+            self._jobs.append(job)
+            self._mail.notify()
+
     def cancel(self, request_id: str) -> None:
-        """End a request between two steps, without a word; an ended one is ignored."""
+        """End a request or job between two steps, without a word; an ended one is ignored."""
         with self._mail:
             self._cancelled.add(request_id)
             self._mail.notify()
@@ -126,7 +134,7 @@ class Engine:
 
     @property
     def _mailed(self) -> bool:
-        return bool(self._submitted or self._cancelled or self._settled)
+        return bool(self._submitted or self._jobs or self._cancelled or self._settled)
 
     def _run(self) -> None:
         try:
@@ -161,10 +169,12 @@ class Engine:
                     break
                 self._mail.wait(wait_s)
             submitted, self._submitted = self._submitted, []
+            jobs, self._jobs = self._jobs, []
             cancelled, self._cancelled = self._cancelled, set()
             settled, self._settled = self._settled, []
             if submitted:
                 steps.add(submitted)  # in here, so that whoever submits counts them once
+        steps.embed(jobs)
         steps.settle(settled)
         if cancelled:
             steps.cancel(cancelled)

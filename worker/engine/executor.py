@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 
 from bramley.worker.cache.snapshot import part_bytes
+from bramley.worker.embedding.pooling import pool
 from bramley.worker.engine.cohort import IDLE_BYTES_MAX, Cohort
 from bramley.worker.engine.costs import Costs
 from bramley.worker.engine.decoding import Decoder
@@ -30,7 +31,7 @@ class Executor:
         lane: how requests may share forwards.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 all that a model's way of running depends on
         self,
         model: LanguageModel,
         make_cohort: Callable[[], Cohort],
@@ -39,6 +40,7 @@ class Executor:
         waste_columns: int = 4096,
         keeps_graphs: bool = False,
         lane: Lane = Lane.BATCHED,
+        body: LanguageModel | None = None,
     ) -> None:
         """Make an executor that is cold.
 
@@ -49,8 +51,10 @@ class Executor:
             waste_columns: see above.
             keeps_graphs: whether decoding shall keep graphs, if the model's can be kept.
             lane: see above.
+            body: gives the model's last hidden states; None where nothing can be embedded.
         """
         self._model = model
+        self._body = body
         self._make_cohort = make_cohort
         self._decoding = Replay(model)
         self._keeps_graphs = keeps_graphs
@@ -64,6 +68,13 @@ class Executor:
     def cohort(self) -> Cohort:
         """Make an empty cohort that knows all shapes, or take the one that is warm."""
         made, self._warm = self._warm or self._make_cohort(), None
+        return self._resembling(made)
+
+    def cohort_aside(self) -> Cohort:
+        """Make an empty cohort for rows that are nobody's seats."""
+        return self._resembling(self._make_cohort())
+
+    def _resembling(self, made: Cohort) -> Cohort:
         self._first = self._first or made
         for layer, known in zip(made.layers, self._first.layers, strict=True):
             layer.resemble(known)
@@ -83,18 +94,21 @@ class Executor:
         """
         cohort.join(0)
         tokens = min(_WARM_TOKENS, columns_max)
-        for columns in (tokens, 1, 1, tokens):
+        # A GPU compiles at first use: there it is the second time that counts.
+        times = 2 if mx.default_device().type == mx.DeviceType.gpu else 1
+        seconds: dict[int, float] = {}
+        for columns in (tokens, 1) * times:
             started_s = time.monotonic()
             cohort.empty(0)
             ids = mx.zeros((1, columns), mx.int32)
             with cohort.forward(self._model, ids, range(1)) as logits:
                 cohort.evaluate(logits)
-            seconds = time.monotonic() - started_s
-            if columns == 1:
-                self.costs.forward_s = seconds
+            seconds[columns] = time.monotonic() - started_s
+        self.costs.forward_s = seconds[1]
         if self._keeps_graphs:
             self._decoding.check(cohort)
-        self.costs.token_s = max(seconds - self.costs.forward_s, seconds / 4) / tokens
+        own_s = seconds[tokens] - seconds[1]
+        self.costs.token_s = max(own_s, seconds[tokens] / 4) / tokens
         cohort.leave(0)
         token_bytes = part_bytes(cohort.layers, 2) - part_bytes(cohort.layers, 1)
         columns = min(columns_max, IDLE_BYTES_MAX // max(token_bytes, 1))
@@ -122,6 +136,20 @@ class Executor:
         first.prompt_logprobs += scored
         for request, count in zip(requests, tokens, strict=True):
             request.computed += count
+
+    def embed(self, cohort: Cohort, texts: Sequence[Sequence[int]]) -> tuple[mx.array, mx.array]:
+        """Compute the next tokens of every row of a cohort, in one forward.
+
+        Returns:
+            Of the tokens' hidden states each row's sum and its last one, as ``pool`` gives them.
+        """
+        assert self._body is not None, "what cannot be embedded is refused before"
+        counts = [len(text) for text in texts]
+        ids = mx.array([[*text, *[0] * (max(counts) - len(text))] for text in texts])
+        with cohort.forward(self._body, ids, range(len(texts)), counts) as hidden:
+            sums, lasts = pool(hidden, counts)
+            cohort.evaluate(sums, lasts)
+        return sums, lasts
 
     def _prompt_logprobs(self, logits: mx.array, request: Request) -> Sequence[TokenLogprob]:
         asked = request.logprobs

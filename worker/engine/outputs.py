@@ -85,6 +85,14 @@ class Preempted:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedded:
+    """All texts of a job are done: the vector of each, float32, little-endian."""
+
+    request_id: str
+    values: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """It ended without a finish."""
 
@@ -92,5 +100,5 @@ class Failed:
     error: BramleyError
 
 
-Output = Seated | Prefilled | PromptLogprobs | Token | Saved | Preempted | Failed
+Output = Seated | Prefilled | PromptLogprobs | Token | Saved | Preempted | Embedded | Failed
 Deliver = Callable[[Sequence[Output]], None]

@@ -19,7 +19,7 @@ Rules:
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bramley.worker.engine.costs import Costs
 from bramley.worker.engine.plan import Admission, Part
@@ -165,8 +165,15 @@ def share_of_decoding(seated: Sequence[Request]) -> float:
 
 
 def _chunk_tokens(head: Request, costs: Costs, limits: Limits, seconds: float) -> int:
-    most = LOGITS_TOKENS if head.wants_prompt_logprobs else limits.chunk_tokens
-    tokens = within(min(costs.tokens(seconds), most), head.computed, limits)
+    if head.wants_prompt_logprobs:
+        limits = replace(limits, chunk_tokens=LOGITS_TOKENS)
+    return piece_tokens(head.computed, limits, costs, seconds)
+
+
+def piece_tokens(computed: int, limits: Limits, costs: Costs, seconds: float) -> int:
+    """Say how many tokens may follow the ``computed`` ones of a row in one forward."""
+    most = limits.chunk_tokens
+    tokens = within(min(costs.tokens(seconds), most), computed, limits)
     return max(tokens // SHAPE_TOKENS * SHAPE_TOKENS, min(SHAPE_TOKENS, most))
 
 

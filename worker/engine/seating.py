@@ -57,6 +57,7 @@ class Seating:
         self._bytes_max = bytes_max
         self._parked_bytes = parked_bytes
         self.cohorts: dict[int, Cohort] = {0: make_cohort()}
+        self.aside: Cohort | None = None
         self._number: dict[int, int] = {}
 
     @property
@@ -66,8 +67,9 @@ class Seating:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows' state, spare room included."""
-        return sum(cohort.nbytes for cohort in self.cohorts.values())
+        """Bytes of all rows' state, spare room included, and of those that are aside."""
+        aside = self.aside.nbytes if self.aside is not None else 0
+        return aside + sum(cohort.nbytes for cohort in self.cohorts.values())
 
     def cohort(self, slot: int) -> Cohort:
         """The cohort that a slot's row is in."""
@@ -151,6 +153,28 @@ class Seating:
         if saving is not None:
             self._ledger.gone(saving.account)
 
+    def set_aside(self, make: Callable[[], Cohort], rows: int, columns: int) -> Cohort | None:
+        """Make so many rows that are nobody's seats, of so many columns, in a cohort of their own.
+
+        Returns:
+            The cohort, which is gone once ``aside`` is another; None without room for it.
+        """
+        self.drop_aside()
+        if not self._make_room(None, columns, rows):
+            return None
+        cohort = self.aside = make()
+        for row in range(rows):
+            cohort.join(row)
+        for layer in cohort.layers:
+            layer.reserve(rows, columns)
+        return cohort
+
+    def drop_aside(self) -> None:
+        """Free the rows that are nobody's seats."""
+        if self.aside is not None:
+            self.aside.reset()  # now, not when garbage is collected
+            self.aside = None
+
     def drop(self, slot: int) -> None:
         """Free a parked row, and the memory that only it needed."""
         self.lose_debt(self.slots.clear(slot).saving)
@@ -160,6 +184,7 @@ class Seating:
 
     def release_memory(self) -> None:
         """Give back all that no running request needs."""
+        self.drop_aside()
         for parked in self.slots.parked:
             self.drop(parked.slot)
         for cohort in self.cohorts.values():
@@ -187,6 +212,7 @@ class Seating:
         """Check what an idle engine must be, and give back what a long context took."""
         self.slots.check()
         assert not self.slots.seated, repr(self.slots)
+        assert self.aside is None, repr(self.aside)
         assert len(self._number) == len(self.slots.parked), repr(self.slots)
         for cohort in self.cohorts.values():
             assert cohort.decoding == 0, repr(cohort)
@@ -293,7 +319,7 @@ class Seating:
         while True:
             cohort = self.cohorts.get(number) if number is not None else None
             if cohort is None:
-                taken, after = self.nbytes, self.cohorts[0].bytes_for(1, columns)
+                taken, after = self.nbytes, self.cohorts[0].bytes_for(max(rows, 1), columns)
             else:
                 taken, wanted = self.nbytes - cohort.nbytes, len(cohort.slots) + rows
                 after = cohort.bytes_after(wanted, columns)
@@ -308,16 +334,18 @@ class Seating:
                 return False
 
     def _give_something_back(self) -> bool:
-        """Let go of spare room, or else of the oldest parked row, if there is any."""
+        """Let go of spare room, else of the oldest parked row, else of the rows aside."""
         before = self.nbytes
         for cohort in self.cohorts.values():
             cohort.fit()
         if self.nbytes < before:
             return True
-        if not self.slots.parked:
-            return False
-        self.drop(self.slots.parked[0].slot)
-        return True
+        if self.slots.parked:
+            self.drop(self.slots.parked[0].slot)
+            return True
+        was_aside = self.aside is not None
+        self.drop_aside()
+        return was_aside
 
     def _restore(self, request: Request, restore: Restore) -> None:
         """Copy a stored prefix into the request's row, which is empty.

@@ -10,10 +10,12 @@ from functools import partial
 import mlx.core as mx
 
 from bramley.common.errors import BramleyError, EngineFault
+from bramley.worker.embedding.job import EmbedJob
 from bramley.worker.engine.cohort import Cohort
 from bramley.worker.engine.containment import Containment
 from bramley.worker.engine.counters import Counters
 from bramley.worker.engine.decoding import Decoder, Drawn, Flight, read
+from bramley.worker.engine.embedder import Embedder
 from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import (
     Deliver,
@@ -28,6 +30,8 @@ from bramley.worker.engine.outputs import (
 from bramley.worker.engine.plan import Part
 from bramley.worker.engine.saver import Saver
 from bramley.worker.engine.scheduler import (
+    ALONE_S,
+    SHARED_S,
     WORKSPACE_BYTES,
     Limits,
     admit,
@@ -93,6 +97,9 @@ class Steps:
         self._saver = Saver(self._seating, self.ledger, counters, self._outputs)
         counters.refused, counters.lost = self.ledger.refused, self.ledger.lost
         self._contained = Containment(self._seating, self._fail, self._lose)
+        self._embedder = Embedder(
+            executor, self._seating, self._limits, self._contained, self._outputs
+        )
         self._measure()
         counters.weights_bytes = counters.active_bytes - counters.state_bytes
         mx.reset_peak_memory()
@@ -100,15 +107,20 @@ class Steps:
     @property
     def is_busy(self) -> bool:
         """Whether anyone waits or runs."""
-        return bool(self._waiting or self._slots.seated)
+        return bool(self._waiting or self._slots.seated or self._embedder.is_busy)
 
     def add(self, requests: Iterable[Request]) -> None:
         """Let requests wait for their seats."""
         self._waiting.update((request.id, request) for request in requests)
         self._count()
 
+    def embed(self, jobs: Iterable[EmbedJob]) -> None:
+        """Let jobs wait for their turns."""
+        self._embedder.add(jobs)
+
     def cancel(self, request_ids: set[str]) -> None:
-        """End requests without a word."""
+        """End requests and jobs without a word."""
+        self._embedder.cancel(request_ids)
         for request in [*self._waiting.values(), *self._slots.seated]:
             if request.id in request_ids:
                 self._contained.request(request, partial(self._end, request))
@@ -149,7 +161,10 @@ class Steps:
         self._admit()
         seated = self._slots.seated
         chunk = schedule(seated, self._seating.numbers, self._executor.costs, self._limits)
-        if chunk:
+        is_decoding = any(not request.prompt_left for request in seated)
+        if self._embedder.takes_turn(self._executor.costs, decode=is_decoding, prefill=bool(chunk)):
+            self._embed(SHARED_S if is_decoding else ALONE_S)
+        elif chunk:
             self._prefill(chunk)
         self._decode()
         self.counters.steps += 1
@@ -246,6 +261,20 @@ class Steps:
         self.counters.prefill_s += seconds
         for request in requests:
             self._contained.request(request, partial(self._prefilled, request))
+
+    def _embed(self, seconds: float) -> None:
+        for each in list(self._decoders):
+            self._land(each)
+        self._send()
+        share = share_of_decoding(self._slots.seated)
+        started_s = time.monotonic()
+        tokens, computed = self._embedder.turn(self._executor.costs, seconds)
+        if not computed:
+            return
+        seconds = time.monotonic() - started_s
+        self._executor.costs.prefilled(computed, seconds, share)
+        self.counters.prompt_tokens += tokens
+        self.counters.prefill_s += seconds
 
     def _prefilled(self, request: Request) -> None:
         if request.wants_progress:

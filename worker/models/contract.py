@@ -97,6 +97,8 @@ class ModelParts:
         heads: query heads of a layer.
         weight_bytes: of its parameters.
         best_lane: that may be tried: some faults only a long sequence shows.
+        body: called as the model, gives its last hidden states, (B, L, ``width``); None where
+            the model's file does not tell it from the head.
     """
 
     model: LanguageModel
@@ -106,3 +108,5 @@ class ModelParts:
     heads: int
     weight_bytes: int
     best_lane: Lane = Lane.BATCHED
+    body: LanguageModel | None = None
+    width: int = 0

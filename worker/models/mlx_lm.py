@@ -21,6 +21,7 @@ from mlx import utils as trees
 
 from bramley.common.logs import facts
 from bramley.worker.cache.recurrent import RecurrentState
+from bramley.worker.models.body import body_of
 from bramley.worker.models.contract import Lane, LayerCache, ModelParts
 from bramley.worker.models.errors import ModelError
 from bramley.worker.models.gated_delta import fast_prefill
@@ -162,14 +163,18 @@ _BEST_LANES = {"afm7": Lane.SERIAL, "minimax_m3_vl": Lane.SERIAL, "plamo3": Lane
 
 def model_parts(model: nn.Module, *, vocabulary: int, heads: int) -> ModelParts:
     """Name what the engine needs of a model."""
+    make_caches = functools.partial(own_caches, model)
+    body, width = body_of(model, make_caches, vocabulary)
     return ModelParts(
         model=model,
         layers=layer_caches(model),
-        own_caches=functools.partial(own_caches, model),
+        own_caches=make_caches,
         vocabulary=vocabulary,
         heads=heads,
         weight_bytes=parameter_bytes(model),
         best_lane=_BEST_LANES.get(cast("Any", model).model_type, Lane.BATCHED),
+        body=body,
+        width=width,
     )
 
 

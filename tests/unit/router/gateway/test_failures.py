@@ -25,7 +25,7 @@ from bramley.router.gateway.failures import failure_of
         (failures.NotJson("x"), 415),
         (Overloaded("x"), 429),
         (Overloaded("x", reason="CLIENT_RATE"), 429),
-        (failures.Aborted("x"), 499),
+        (errors.Aborted("x"), 499),
         (errors.SlowReader("x"), 499),
         (errors.EngineFault("x"), 500),
         (errors.PoisonRequest("x"), 500),

@@ -1,0 +1,1 @@
+"""Embeddings: pooled hidden states of the served model."""
