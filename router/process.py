@@ -21,6 +21,7 @@ from bramley.router.door import Door
 from bramley.router.fleet import WorkerView
 from bramley.router.gateway import app as gateway
 from bramley.router.gateway.calls import Calls
+from bramley.router.gateway.openai.stored import Stored
 from bramley.router.guards import Guards, guards_of
 from bramley.router.metrics import Metrics
 from bramley.router.models import Models
@@ -127,12 +128,13 @@ class Router:
         async with open_channel(self._gateway_socket) as channel:
             stub, made = router_pb2_grpc.RouterServiceStub(channel), self.metrics.made
             calls = Calls(stub, identify)
+            stored = Stored(self._settings.responses_s, self._settings.responses_bytes)
             made["http_body_bytes"].set_function(lambda: calls.reading_bytes)
             sources = overview.Sources(stub, made, lambda: self.watch.store)
             routes = [
                 *pages.routes(),
                 overview.route(calls, sources),
-                *gateway.routes(calls, int(time())),
+                *gateway.routes(calls, int(time()), stored),
             ]
             around = http_door.around(
                 made, routes, is_local(self._settings.http), self._http_hosts, gateway.refused_at

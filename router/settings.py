@@ -37,6 +37,8 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         clients: what each client may ask, told apart by fairness key.
         running_max: requests of a model on one worker at a time, where not the worker's own limit.
         backlog_bytes: of one answer, kept for a client that does not read.
+        responses_s: that an answer of OpenAI's responses is kept for, to be gone on from.
+        responses_bytes: of all that are kept; the oldest leave first.
         drain_timeout_s: what a stopping router gives to running requests.
     """
 
@@ -58,4 +60,6 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     clients: ClientLimits = ClientLimits()
     running_max: dict[str, Positive] = {}
     backlog_bytes: Positive = 1 << 20
+    responses_s: Seconds = 3600.0
+    responses_bytes: Positive = 256 << 20
     drain_timeout_s: Seconds = 30.0

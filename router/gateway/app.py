@@ -1,6 +1,6 @@
 """What the gateway serves: each path, its dialect, and how both are refused."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,20 +15,23 @@ from bramley.router.gateway.anthropic.count_tokens import Counting
 from bramley.router.gateway.calls import Calls, Generating
 from bramley.router.gateway.dialect import Dialect
 from bramley.router.gateway.failures import Failure, NoSuchMethod, NoSuchPath, failure_of
-from bramley.router.gateway.openai import chat, completions, objects
+from bramley.router.gateway.openai import chat, completions, objects, responses
 from bramley.router.gateway.openai.models import Catalogue
+from bramley.router.gateway.openai.responses_paths import Responses
+from bramley.router.gateway.openai.stored import Stored
 from bramley.router.gateway.replies import refused
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 Refusal = Callable[[Failure], bytes]
 
 
-def routes(calls: Calls, now: int) -> Sequence[BaseRoute]:
+def routes(calls: Calls, now: int, stored: Stored) -> Sequence[BaseRoute]:
     """Make the routes of every dialect.
 
     Args:
         calls: of the router.
         now: seconds since 1970, when the router began.
+        stored: where answers are kept to be gone on from.
 
     Returns:
         What is to be mounted beside the router's own paths.
@@ -51,12 +54,23 @@ def routes(calls: Calls, now: int) -> Sequence[BaseRoute]:
                 _guarded(Counting(calls).count, messages.DIALECT.refusal),
                 methods=["POST"],
             ),
+            *_responses(Responses(calls, stored)),
             Route("/models", _guarded(catalogue.list, objects.refusal)),
             Route("/models/{model:path}", _guarded(catalogue.retrieve, objects.refusal)),
         ],
         exception_handlers={HTTPException: _unserved},
     )
     return [Mount("/v1", served)]
+
+
+def _responses(served: Responses) -> Iterator[BaseRoute]:
+    for path, endpoint, method in (
+        ("", served.create, "POST"),
+        ("/{id}", served.retrieve, "GET"),
+        ("/{id}", served.delete, "DELETE"),
+        ("/{id}/input_items", served.input_items, "GET"),
+    ):
+        yield Route(f"/responses{path}", _guarded(endpoint, responses.refusal), methods=[method])
 
 
 def _generation(calls: Calls, dialect: Dialect) -> Endpoint:

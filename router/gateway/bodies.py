@@ -51,8 +51,13 @@ def decode(body: bytes) -> object:
     return value
 
 
-def convert(value: object, kind: type[_T]) -> _T:
+def convert(value: object, kind: type[_T], at: str = "") -> _T:
     """Make a struct of plain values.
+
+    Args:
+        value: them.
+        kind: of the struct.
+        at: where they stand in the body; empty where they are all of it.
 
     Returns:
         It.
@@ -69,7 +74,8 @@ def convert(value: object, kind: type[_T]) -> _T:
         if named := _NAMED.fullmatch(problem):
             path = f"{path}.{named[1]}" if path else named[1]
             problem = "is missing" if "missing" in problem else "is not known here"
-        raise InvalidRequest(path or BODY, problem) from error
+        place = f"{at}.{path}" if at and path else at or path
+        raise InvalidRequest(place or BODY, problem) from error
 
 
 def as_json(value: object) -> str:

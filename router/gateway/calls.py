@@ -53,15 +53,17 @@ class Caller:
         metadata: that its calls carry.
         request_id: its own name for the request; empty where it has none.
         timeout_s: after which it does not want an answer any more; None for never.
+        holder: of its token; empty where none is asked for.
     """
 
     metadata: Metadata
     request_id: str
     timeout_s: float | None
+    holder: str = ""
 
 
-def caller_of(request: Request) -> Caller:
-    """Read the headers.
+def caller_of(request: Request, holder: str = "") -> Caller:
+    """Read the headers of a token's holder.
 
     Returns:
         What they say.
@@ -79,6 +81,7 @@ def caller_of(request: Request) -> Caller:
         metadata=(*(auth.metadata_of(token) if token else ()), *carried),
         request_id=request.headers.get("x-request-id", "")[: _ID_MAX + 1],
         timeout_s=_timeout_s(request.headers.get("x-request-timeout")),
+        holder=holder,
     )
 
 
@@ -132,9 +135,9 @@ class Calls:
             Unauthenticated: nobody.
             InvalidRequest: a header is not right.
         """
-        if self._identify is not None:
-            self._identify(token_of(request))
-        return caller_of(request)
+        if self._identify is None:
+            return caller_of(request)
+        return caller_of(request, self._identify(token_of(request)).name)
 
     async def read(self, request: Request, dialect: Dialect) -> Asked:
         """Read a body and understand it.

@@ -1,24 +1,25 @@
 """OpenAI's chat completions: a body to a request (pure); openai/chat_answer.py says the answer."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import generation_pb2, types_pb2
-from bramley.router.gateway.bodies import as_json, convert
+from bramley.router.gateway.bodies import convert
 from bramley.router.gateway.dialect import Asked, Dialect
 from bramley.router.gateway.openai.chat_answer import ChatStream, ChatWhole
 from bramley.router.gateway.openai.objects import Told, refusal
-from bramley.router.gateway.openai.options import Int32, Options, constrain, start
-
-_MODES: Final = {
-    "none": types_pb2.ToolChoice.MODE_NONE,
-    "auto": types_pb2.ToolChoice.MODE_AUTO,
-    "required": types_pb2.ToolChoice.MODE_REQUIRED,
-}
-_Effort = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+from bramley.router.gateway.openai.options import (
+    Effort,
+    Int32,
+    Options,
+    constrain,
+    put_effort,
+    start,
+)
+from bramley.router.gateway.openai.tools import Choice, Function, Mode, put_tools
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,10 +132,10 @@ class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     messages: list[Message]
     max_completion_tokens: Int32 | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    tool_choice: Mode | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    reasoning_effort: _Effort | None = None
+    reasoning_effort: Effort | None = None
     logprobs: bool | None = None
     top_logprobs: Int32 | None = None
     safety_identifier: str | None = None
@@ -224,25 +225,21 @@ def _put_message(made: types_pb2.ChatMessage, message: Message, path: str) -> No
 
 def _put_tools(request: generation_pb2.GenerateRequest, body: ChatBody) -> None:
     choice = body.tool_choice
-    if isinstance(choice, ChosenTool):
-        request.tool_choice.name = choice.function.name
-    elif choice is not None:
-        request.tool_choice.mode = _MODES[choice]
     if body.parallel_tool_calls is not None:
         request.parallel_tool_calls = body.parallel_tool_calls
-    is_enforced = isinstance(choice, ChosenTool) or choice in {"required", "none"}
-    for place, tool in enumerate(body.tools or ()):
-        function = tool.function
-        if function.strict and not is_enforced:
-            problem = "is kept to only where tool_choice asks for a call"
-            raise InvalidRequest(f"tools[{place}].function.strict", problem)
-        request.tools.add(
-            name=function.name,
-            description=function.description or "",
-            parameters_json_schema=""
-            if function.parameters is None
-            else as_json(function.parameters),
+    functions = [
+        Function(
+            path=f"tools[{place}].function",
+            name=tool.function.name,
+            description=tool.function.description,
+            parameters=tool.function.parameters,
+            is_strict=bool(tool.function.strict),
         )
+        for place, tool in enumerate(body.tools or ())
+    ]
+    is_named = isinstance(choice, ChosenTool)
+    chosen = Choice(name=choice.function.name) if is_named else Choice(choice)
+    put_tools(request, functions, chosen)
 
 
 def _put_limit(stop: types_pb2.StopConditions, body: ChatBody) -> None:
@@ -255,10 +252,7 @@ def _put_limit(stop: types_pb2.StopConditions, body: ChatBody) -> None:
 
 
 def _put_reasoning(request: generation_pb2.GenerateRequest, body: ChatBody) -> None:
-    if body.reasoning_effort == "none":
-        request.reasoning.enabled = False
-    elif body.reasoning_effort is not None:
-        request.reasoning.effort = body.reasoning_effort
+    put_effort(request, body.reasoning_effort)
     if body.thinking_token_budget is not None:
         request.reasoning.budget_tokens = body.thinking_token_budget
 

@@ -179,10 +179,11 @@ def _choice(index: int, text: Text) -> Choice:
 
 
 def _logprobs(packed: list[types_pb2.Logprobs]) -> Logprobs:
-    return Logprobs([each for one in packed for each in _tokens(one)])
+    return Logprobs([each for one in packed for each in tokens_of(one)])
 
 
-def _tokens(packed: types_pb2.Logprobs) -> Iterator[TokenLogprob]:
+def tokens_of(packed: types_pb2.Logprobs) -> Iterator[TokenLogprob]:
+    """Say each token's log-probability."""
     top = [
         Alternative(shown(token), logprob, list(token))
         for token, logprob in zip(packed.top_token_bytes, packed.top_logprobs, strict=True)

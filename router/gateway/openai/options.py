@@ -1,4 +1,4 @@
-"""What chat completions and completions have in common: fields, and what becomes of them (pure).
+"""What OpenAI's bodies have in common: fields, and what becomes of them (pure).
 
 Fields that OpenAI has not are those of vLLM, by its names.
 """
@@ -15,6 +15,8 @@ from bramley.router.gateway.bodies import as_json
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+Effort = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+ServiceTier = Literal["auto", "default", "flex", "priority"]
 
 _SEEDS = 1 << 64
 _CLASSES: Final = {
@@ -87,7 +89,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     guided_grammar: str | None = None
     structured_outputs: StructuredOutputs | None = None
     # OpenAI's of chat alone; they mean the same here
-    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    service_tier: ServiceTier | None = None
     prompt_cache_key: str | None = None
     metadata: dict[str, str] | None = None
 
@@ -123,7 +125,7 @@ def start(options: Options) -> generation_pb2.GenerateRequest:
         session_key=options.prompt_cache_key or "",
         fairness_key=options.user or "",
         labels=options.metadata or {},
-        priority=_CLASSES.get(options.service_tier or "", types_pb2.PRIORITY_CLASS_UNSPECIFIED),
+        priority=class_of(options.service_tier),
     )
     if options.cache_salt:
         request.cache.salt = options.cache_salt
@@ -135,6 +137,19 @@ def start(options: Options) -> generation_pb2.GenerateRequest:
         request.stop.max_tokens = options.max_tokens
     constrain(request, _constraints(options))
     return request
+
+
+def class_of(tier: ServiceTier | None) -> types_pb2.PriorityClass.ValueType:
+    """Tell a tier's class."""
+    return _CLASSES.get(tier or "", types_pb2.PRIORITY_CLASS_UNSPECIFIED)
+
+
+def put_effort(request: generation_pb2.GenerateRequest, effort: str | None) -> None:
+    """Say how much is to be thought."""
+    if effort == "none":
+        request.reasoning.enabled = False
+    elif effort is not None:
+        request.reasoning.effort = effort
 
 
 def _check_only(options: Options) -> None:

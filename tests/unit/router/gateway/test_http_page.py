@@ -9,6 +9,7 @@ import pytest
 from bramley.router.gateway.openai.chat import ChatBody
 from bramley.router.gateway.openai.completions import CompletionBody
 from bramley.router.gateway.openai.options import Options
+from bramley.router.gateway.openai.responses import ResponseBody
 
 PAGE = (Path(__file__).parents[4] / "docs" / "http.md").read_text()
 
@@ -24,7 +25,7 @@ def said(title: str) -> dict[str, str]:
     return found
 
 
-def true_of(kind: type[Options]) -> dict[str, str]:
+def true_of(kind: type[Options | ResponseBody]) -> dict[str, str]:
     """What is so."""
     made: dict[str, str] = {}
     for name in kind.__struct_fields__:
@@ -45,3 +46,7 @@ def test_the_page_has_each_field_as_it_is(kind: type[Options], title: str) -> No
     common, own = said("Fields of both kinds of completion"), said(title)
     assert not common.keys() & own.keys()
     assert common | own == true_of(kind)
+
+
+def test_the_page_has_each_field_of_responses_as_it_is() -> None:
+    assert said("Fields of responses") == true_of(ResponseBody)
