@@ -110,7 +110,7 @@ def test_a_stream_is_to_the_letter() -> None:
         "output_tokens_details": {"thinking_tokens": 0},
         "cache_creation_input_tokens": 0,
     }
-    message = {
+    message: Any = {
         "type": "message",
         "id": "msg_r1-1",
         "role": "assistant",

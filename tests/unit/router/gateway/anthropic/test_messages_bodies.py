@@ -217,44 +217,44 @@ def test_what_is_asked_of_thinking(thinking: Any, expected: types_pb2.ReasoningO
     assert asked(thinking=thinking).reasoning == expected
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"thinking": {"type": "enabled", "budget_tokens": 1023}}, "thinking.budget_tokens"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking.budget_tokens"),
-        ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
-        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
-        ({"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display"),
-        ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tools[0].type"),
-        ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading"),
-        ({"tools": [{**TOOL, "input_examples": [{}]}]}, "tools[0].input_examples"),
-        ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
-        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
-        ({"tool_choice": {"type": "auto", "name": "f"}}, "tool_choice.name"),
-        ({"messages": [user({"type": "image", "source": {}})]}, "messages[0].content[0].type"),
-        ({"messages": [user(text(""), {"type": "document"})]}, "messages[0].content[1].type"),
-        ({"messages": [user(CALL)]}, "messages[0].content[0].type"),
-        ({"messages": [user(text("", citations=[{}]))]}, "messages[0].content[0].citations"),
-        ({"messages": [assistant(result(""))]}, "messages[0].content[0].type"),
-        (
-            {"messages": [user(result([{"type": "image"}]))]},
-            "messages[0].content[0].content[0].type",
-        ),
-        ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role"),
-        ({"cache_control": {"type": "lasting"}}, "cache_control.type"),
-        ({"service_tier": "batch"}, "service_tier"),
-        ({"speed": "fast"}, "speed"),
-        ({"container": "c"}, "container"),
-        ({"diagnostics": {}}, "diagnostics"),
-        ({"inference_geo": "eu"}, "inference_geo"),
-        ({"mcp_servers": [{}]}, "mcp_servers"),
-        ({"context_management": {"edits": [{"type": "x"}]}}, "context_management"),
-        ({"metadata": {"team": "x"}}, "metadata.team"),
-        ({"output_config": {"format": {"type": "regex"}}}, "output_config.format.type"),
-        ({"max_tokens": None}, "max_tokens"),
-        ({"wish": 1}, "wish"),
-    ],
-)
+UNSERVED: list[tuple[Any, str]] = [
+    ({"thinking": {"type": "enabled", "budget_tokens": 1023}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "between_tools"}}, "thinking.type"),
+    ({"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display"),
+    ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tools[0].type"),
+    ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading"),
+    ({"tools": [{**TOOL, "input_examples": [{}]}]}, "tools[0].input_examples"),
+    ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
+    ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+    ({"tool_choice": {"type": "auto", "name": "f"}}, "tool_choice.name"),
+    ({"messages": [user({"type": "image", "source": {}})]}, "messages[0].content[0].type"),
+    ({"messages": [user(text(""), {"type": "document"})]}, "messages[0].content[1].type"),
+    ({"messages": [user(CALL)]}, "messages[0].content[0].type"),
+    ({"messages": [user(text("", citations=[{}]))]}, "messages[0].content[0].citations"),
+    ({"messages": [assistant(result(""))]}, "messages[0].content[0].type"),
+    (
+        {"messages": [user(result([{"type": "image"}]))]},
+        "messages[0].content[0].content[0].type",
+    ),
+    ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role"),
+    ({"cache_control": {"type": "lasting"}}, "cache_control.type"),
+    ({"service_tier": "batch"}, "service_tier"),
+    ({"speed": "fast"}, "speed"),
+    ({"container": "c"}, "container"),
+    ({"diagnostics": {}}, "diagnostics"),
+    ({"inference_geo": "eu"}, "inference_geo"),
+    ({"mcp_servers": [{}]}, "mcp_servers"),
+    ({"context_management": {"edits": [{"type": "x"}]}}, "context_management"),
+    ({"metadata": {"team": "x"}}, "metadata.team"),
+    ({"output_config": {"format": {"type": "regex"}}}, "output_config.format.type"),
+    ({"max_tokens": None}, "max_tokens"),
+    ({"wish": 1}, "wish"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field"), UNSERVED)
 def test_what_is_not_served_is_refused_by_name(fields: Any, field: str) -> None:
     assert refused(**fields) == field
 
