@@ -71,9 +71,14 @@ class Node(node_pb2_grpc.NodeServiceServicer):
 
 @dataclass
 class Setup:
-    """The processes under measurement."""
+    """The processes under measurement.
+
+    Attributes:
+        http: where the router's HTTP side answers; empty for nowhere.
+    """
 
     router: psutil.Process
+    http: str
     through: "RouterServiceAsyncStub"
     direct: "WorkerServiceAsyncStub"
 
@@ -90,14 +95,18 @@ def _write(folder: str, name: str, value: object) -> str:
 
 
 @asynccontextmanager
-async def processes() -> AsyncGenerator[Setup]:
+async def processes(http: str = "") -> AsyncGenerator[Setup]:
     """Run worker and router for the length of the block.
+
+    Args:
+        http: of the router's settings.
 
     Yields:
         Both, the model ready.
     """
     folder = tempfile.mkdtemp(prefix="bramley-")
-    script = _write(folder, "script", {"max_rows": 256, "heartbeat_s": 1.0})
+    can = {"max_rows": 256, "heartbeat_s": 1.0, "context_tokens": 1 << 21}
+    script = _write(folder, "script", can)
     who = context_of("worker", MODEL, folder)
     worker = await spawn(
         [str(FAKE_WORKER), "--script", script], who, {}, asyncio.subprocess.DEVNULL
@@ -111,7 +120,7 @@ async def processes() -> AsyncGenerator[Setup]:
         address=who.socket,
     )
     settings = RouterSettings(
-        grpc="127.0.0.1:0", http="", node=f"unix:{folder}/node.sock", models={MODEL: {}}
+        grpc="127.0.0.1:0", http=http, node=f"unix:{folder}/node.sock", models={MODEL: {}}
     )
     who = context_of("router", "router", folder)
     router = await spawn(["-m", "bramley.router"], who, settings, asyncio.subprocess.DEVNULL)
@@ -127,7 +136,8 @@ async def processes() -> AsyncGenerator[Setup]:
             through = router_pb2_grpc.RouterServiceStub(public)
             await _until_ready(through)
             direct = worker_pb2_grpc.WorkerServiceStub(private)
-            yield Setup(psutil.Process(router.process.pid), through, direct)
+            shown = router.addresses.get("http", "")
+            yield Setup(psutil.Process(router.process.pid), shown, through, direct)
     finally:
         for child in (router, worker):
             await child.end(signal.SIGTERM)

@@ -316,6 +316,12 @@ class Models:
 
     # Settings
 
+    def written(self, name: str) -> int:
+        """Count the tokens that a model's workers have generated since each began."""
+        model = self.by_name.get(ModelName(name))
+        views = model.gate.replicas.views if model else ()
+        return sum(view.load.completion_tokens for view in views if view.load)
+
     def apply(self, settings: RouterSettings) -> None:
         """Take new settings: models that differ are drained and loaded again, streams go on."""
         before, self.settings = self.settings, settings

@@ -130,7 +130,7 @@ class Router:
             calls = Calls(stub, identify)
             stored = Stored(self._settings.responses_s, self._settings.responses_bytes)
             made["http_body_bytes"].set_function(lambda: calls.reading_bytes)
-            sources = overview.Sources(stub, made, lambda: self.watch.store)
+            sources = overview.Sources(stub, made, lambda: self.watch.store, self.models.written)
             routes = [
                 *pages.routes(),
                 overview.route(calls, sources),

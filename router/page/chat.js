@@ -6,6 +6,8 @@ import { headers } from "./key.js";
 import { count, rate } from "./words.js";
 
 const NEAR_PX = 60;
+const DRAW_MS = 50; // what comes meanwhile is drawn at once: tokens are many
+const END = "The answer is there.";
 const ENDS = { length: "cut at its limit", tool_calls: "asks for a tool, which this page has not" };
 
 let turns = []; // what was said, as the API takes it
@@ -47,7 +49,7 @@ export async function send(text, options, changed) {
   answer.end.classList.toggle("bad", end.isBad);
   if (leaving === own) leaving = null;
   by("log").removeAttribute("aria-busy");
-  say(by("told"), end.isBad ? `It failed: ${end.words}` : `The answer is there: ${end.words}`);
+  say(by("told"), end.isBad ? `It failed: ${end.words}` : END);
   if (end.isBad && !end.content) {
     asked.remove(); // it is in the box again, to be tried again
     if (!by("message").value) by("message").value = text;
@@ -70,7 +72,8 @@ function shown(role, name, text) {
 
 async function written(answer, messages, options, signal) {
   const started = performance.now();
-  const seen = { content: "", tokens: 0, first: 0, finish: "", error: "" };
+  const seen = { content: "", thought: "", tokens: 0, first: 0, finish: "", error: "" };
+  const drawing = setInterval(() => draw(answer, seen), DRAW_MS);
   try {
     const response = await fetch("/v1/chat/completions", {
       method: "POST",
@@ -84,36 +87,50 @@ async function written(answer, messages, options, signal) {
     }
     for await (const data of events(response.body)) {
       if (data === "[DONE]") return good(seen, started);
-      take(JSON.parse(data), answer, seen);
+      take(JSON.parse(data), seen);
       if (seen.error) return bad(seen.error, seen);
     }
     return bad("the answer broke off", seen);
   } catch (error) {
     if (signal.aborted) return { content: seen.content, words: "stopped", isBad: false };
     return bad(error instanceof TypeError ? "the router does not answer" : String(error), seen);
+  } finally {
+    clearInterval(drawing);
+    draw(answer, seen);
   }
 }
 
-function take(chunk, answer, seen) {
+function take(chunk, seen) {
   if (chunk.error) seen.error = chunk.error.message;
   if (chunk.usage) seen.tokens = chunk.usage.completion_tokens;
   const choice = chunk.choices?.[0];
   if (!choice) return;
-  const { content = "", reasoning_content: thought = "" } = choice.delta;
+  const content = choice.delta.content ?? "";
+  const thought = choice.delta.reasoning_content ?? "";
   if (choice.finish_reason) seen.finish = choice.finish_reason;
   if (!content && !thought) return;
-  seen.first ||= performance.now();
+  if (!seen.first) {
+    seen.first = performance.now();
+    say(by("told"), "The answer is being written…");
+  }
+  seen.thought += thought;
+  seen.content += content;
+}
+
+/** Show what came since the last time, as text; the log follows who reads its end. */
+function draw(answer, seen) {
   const log = by("log");
   const follows = log.scrollHeight - log.scrollTop - log.clientHeight < NEAR_PX;
-  if (thought) {
-    answer.thinking.hidden = false;
-    answer.thought.append(thought);
-  }
-  if (content) {
-    seen.content += content;
-    answer.content.append(content);
-  }
+  answer.thinking.hidden = !seen.thought;
+  grow(answer.thought, seen.thought);
+  grow(answer.content, seen.content);
   if (follows) log.scrollTop = log.scrollHeight;
+}
+
+function grow(element, text) {
+  const shown = element.firstChild;
+  if (!shown) element.textContent = text;
+  else if (text.length > shown.length) shown.appendData(text.slice(shown.length));
 }
 
 function good(seen, started) {

@@ -2,7 +2,7 @@
 
 import { by, made, say } from "./dom.js";
 import { headers } from "./key.js";
-import { bytes, count, duration, rate, share } from "./words.js";
+import { bytes, count, duration, rate } from "./words.js";
 
 const EVERY_MS = 2000;
 const BUSY = new Set(["STARTING", "LOADING", "WARMING", "DRAINING", "DEGRADED"]);
@@ -53,9 +53,9 @@ function speedsOf(told, now) {
   const speeds = new Map();
   if (!before || before.told.epoch !== told.epoch) return speeds;
   const seconds = (now - before.now) / 1000;
-  const last = new Map(before.told.models.map((model) => [model.name, model.generated_tokens]));
+  const last = new Map(before.told.models.map((model) => [model.name, model.worker_tokens]));
   for (const model of told.models) {
-    const grown = model.generated_tokens - (last.get(model.name) ?? model.generated_tokens);
+    const grown = model.worker_tokens - (last.get(model.name) ?? model.worker_tokens);
     speeds.set(model.name, Math.max(grown, 0) / seconds);
   }
   return speeds;
@@ -106,13 +106,13 @@ function drawCache(told) {
     parts.push(gauge("RAM", told.store.ram_bytes, told.store.ram_budget_bytes));
     if (told.store.has_ssd) parts.push(gauge("SSD", told.store.ssd_bytes, told.store.ssd_budget_bytes));
     const { lookups, hits } = told.store;
-    parts.push(fact("Lookups that hit", `${count(hits)} of ${count(lookups)} (${share(hits, lookups)})`));
+    parts.push(fact("Lookups that hit", `${count(hits)} of ${count(lookups)}`));
   } else {
     parts.push(made("p", "soft small", "No cache store is told of."));
   }
-  parts.push(fact("Prompt tokens not computed again", `${count(cached)} of ${count(prompts)} (${share(cached, prompts)})`));
+  parts.push(fact("Prompt tokens reused", `${count(cached)} of ${count(prompts)}`));
   for (const [tier, name] of [["parked", "in a worker"], ["ram", "from RAM"], ["ssd", "from SSD"]]) {
-    parts.push(fact(`· ${name}`, count(tiers[tier])));
+    parts.push(fact(`– ${name}`, count(tiers[tier])));
   }
   by("cache").replaceChildren(...parts);
 }

@@ -19,10 +19,6 @@ export function rate(number) {
   return number >= 100 ? count(number) : number.toFixed(1);
 }
 
-export function share(part, whole) {
-  return whole ? `${Math.round((100 * part) / whole)} %` : "–";
-}
-
 export function duration(seconds) {
   const minutes = Math.floor(seconds / 60);
   if (minutes < 1) return `${Math.floor(seconds)} s`;

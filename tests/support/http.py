@@ -31,9 +31,14 @@ async def fetch(
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     writer.write("\r\n".join([*lines, "", ""]).encode() + body)
     try:
-        head, _, told = (await reader.read()).partition(b"\r\n\r\n")
+        return parsed(await reader.read())
     finally:
         writer.close()
+
+
+def parsed(answer: bytes) -> Answer:
+    """Take an answer apart."""
+    head, _, told = answer.partition(b"\r\n\r\n")
     first, *rest = head.decode().split("\r\n")
     pairs = (line.split(": ", 1) for line in rest)
     return Answer(int(first.split()[1]), {name.lower(): value for name, value in pairs}, told)
