@@ -103,14 +103,14 @@ async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def refused_at(path: str, error: BramleyError) -> Response:
-    """Refuse a request at our door, in the words of the path's dialect."""
-    return _refused(error, objects.refusal)
+    """Refuse a request in the words of its path's dialect."""
+    is_messages = f"{path}/".startswith("/v1/messages/")
+    return _refused(error, messages.DIALECT.refusal if is_messages else objects.refusal)
 
 
 async def _unserved(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "it is the handler of these alone"
     path = request.url.path
-    dialect = messages.DIALECT if f"{path}/".startswith("/v1/messages/") else chat.DIALECT
     if error.status_code == 405:
-        return _refused(NoSuchMethod(f"{path} is not for {request.method}"), dialect.refusal)
-    return _refused(NoSuchPath(f"nothing is served at {path}"), dialect.refusal)
+        return refused_at(path, NoSuchMethod(f"{path} is not for {request.method}"))
+    return refused_at(path, NoSuchPath(f"nothing is served at {path}"))
