@@ -30,6 +30,7 @@ SESSIONS = 0.1
 KILLS = 0.001
 CHECKS = 0.1
 CALL_S = 60.0
+POLL_S = 0.1
 LETTERS = dict.fromkeys(range(97, 123), 100.0)  # so that texts are told back as they were
 
 
@@ -132,7 +133,19 @@ class Traffic:
                 return
             text += Gathering.of(events).completion().text + " and then "
         if self._dice.random() < 0.5:
-            await self._served.client.close_session(model, key, timeout_s=CALL_S)
+            await self._close(model, key)
+
+    async def _close(self, model: str, session_key: str) -> None:
+        """Close a session, and try again while its worker is between two lives."""
+        async with asyncio.timeout(CALL_S):
+            while True:
+                try:
+                    await self._served.client.close_session(model, session_key)
+                except RemoteError as error:
+                    assert error.code == "UNAVAILABLE", error
+                    await asyncio.sleep(POLL_S)
+                else:
+                    return
 
     async def _ask(self, model: str, prompt: str, **options: Unpack[Options]) -> list[Event]:
         """Ask once, in one of the ways: the events of an answer that is whole, or none."""
