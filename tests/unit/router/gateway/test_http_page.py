@@ -6,10 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bramley.router.gateway.anthropic.messages import MessagesBody, PromptBody
 from bramley.router.gateway.openai.chat import ChatBody
 from bramley.router.gateway.openai.completions import CompletionBody
 from bramley.router.gateway.openai.options import Options
-from bramley.router.gateway.openai.responses import ResponseBody
+from bramley.router.gateway.openai.responses_body import ResponseBody
 
 PAGE = (Path(__file__).parents[4] / "docs" / "http.md").read_text()
 
@@ -25,7 +26,7 @@ def said(title: str) -> dict[str, str]:
     return found
 
 
-def true_of(kind: type[Options | ResponseBody]) -> dict[str, str]:
+def true_of(kind: type[Options | ResponseBody | PromptBody]) -> dict[str, str]:
     """What is so."""
     made: dict[str, str] = {}
     for name in kind.__struct_fields__:
@@ -50,3 +51,10 @@ def test_the_page_has_each_field_as_it_is(kind: type[Options], title: str) -> No
 
 def test_the_page_has_each_field_of_responses_as_it_is() -> None:
     assert said("Fields of responses") == true_of(ResponseBody)
+
+
+def test_the_page_has_each_field_of_messages_as_it_is() -> None:
+    common, own = said("Fields of both bodies of messages"), said("Fields of messages")
+    assert not common.keys() & own.keys()
+    assert common == true_of(PromptBody)
+    assert common | own == true_of(MessagesBody)
