@@ -12,9 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bramley.common.errors import BramleyError
 from bramley.router.gateway.anthropic import messages
 from bramley.router.gateway.anthropic.count_tokens import Counting
-from bramley.router.gateway.calls import Calls, Generating
+from bramley.router.gateway.calls import Calls
 from bramley.router.gateway.dialect import Dialect
 from bramley.router.gateway.failures import Failure, NoSuchMethod, NoSuchPath, failure_of
+from bramley.router.gateway.generating import Generating
 from bramley.router.gateway.openai import chat, completions, objects, responses
 from bramley.router.gateway.openai.models import Catalogue
 from bramley.router.gateway.openai.responses_paths import Responses

@@ -1,39 +1,37 @@
-"""Does what a dialect asks for: reads the body, calls the router, sends what is said, or leaves.
+"""Does what a dialect asks for: looks who asks, reads the body, calls the router.
 
 The router is called as any client calls it, so that whatever it decides is decided once: who may,
-how much, in which order. A client that leaves takes its call along. One that does not read holds
-up its own call alone: the router keeps ``backlog_bytes`` of its answer, and the connection has
-``SEND_S`` for each part that it is sent.
+how much, in which order.
 """
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
 
 from bramley.common import auth, bounds
-from bramley.common.errors import BramleyError, InvalidRequest, Overloaded
+from bramley.common.errors import InvalidRequest, Overloaded
 from bramley.common.status import RemoteError
 from bramley.protos.v1 import generation_pb2, router_pb2
 from bramley.router.access import Identity
 from bramley.router.gateway import bodies
 from bramley.router.gateway.dialect import Asked, Dialect
-from bramley.router.gateway.failures import BodyTooLarge, NotJson, failure_of
-from bramley.router.gateway.replies import SEND_S, Reply, hurry, refused, while_there
+from bramley.router.gateway.failures import BodyTooLarge, NotJson
+from bramley.router.gateway.replies import hurry
 
 if TYPE_CHECKING:
     from bramley.protos.v1.router_pb2_grpc import RouterServiceAsyncStub
 
 Identify = Callable[[str | None], Identity]
 Metadata = tuple[tuple[str, str], ...]
+_Read = TypeVar("_Read")
 
 BODY_BYTES_MAX: Final = bounds.REQUEST_BYTES_MAX
 BODIES_BYTES_MAX: Final = 256 << 20  # of all requests that are being read
@@ -140,7 +138,15 @@ class Calls:
         return caller_of(request, self._identify(token_of(request)).name)
 
     async def read(self, request: Request, dialect: Dialect) -> Asked:
+        """Read a body that asks for a generation, as ``understand`` does."""
+        return await self.understand(request, partial(_read, dialect, int(time())))
+
+    async def understand(self, request: Request, reader: Callable[[object], _Read]) -> _Read:
         """Read a body and understand it.
+
+        Args:
+            request: that it is of.
+            reader: of its plain values.
 
         Returns:
             What it asks for.
@@ -150,7 +156,7 @@ class Calls:
         """
         _check_type(request)
         async with self._body(request) as body:
-            read = partial(_read, body, dialect, int(time()))
+            read = partial(_understood, body, reader)
             if len(body) <= _INLINE_BYTES_MAX:
                 return read()
             async with self._large:  # on a thread: streams are forwarded meanwhile
@@ -231,87 +237,15 @@ def _too_large() -> BodyTooLarge:
     return BodyTooLarge(f"the body is over {BODY_BYTES_MAX} bytes")
 
 
-def _read(body: bytes, dialect: Dialect, now: int) -> Asked:
+def _understood(body: bytes, reader: Callable[[object], _Read]) -> _Read:
     try:
-        asked = dialect.read(bodies.decode(body), now)
+        return reader(bodies.decode(body))
     except RecursionError as error:
         raise InvalidRequest(bodies.BODY, "is nested too deep") from error
+
+
+def _read(dialect: Dialect, now: int, value: object) -> Asked:
+    asked = dialect.read(value, now)
     if sum(request.ByteSize() for request in asked.requests) > bounds.REQUEST_BYTES_MAX:
         raise _too_large()
     return asked
-
-
-class Generating:
-    """One answer, of one call or several side by side: an ASGI application."""
-
-    def __init__(self, calls: Calls, caller: Caller, dialect: Dialect, asked: Asked) -> None:
-        self._calls = calls
-        self._caller = caller
-        self._dialect = dialect
-        self._asked = asked
-        self._request_id = caller.request_id
-        self._turn = asyncio.Lock()  # to add a response and say what comes of it
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, as long as somebody is there."""
-        await while_there(receive, self._answer(scope, receive, send))
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = self._asked.answer
-        reply = Reply(scope, send, answer.media_type)
-        try:
-            async with reply.kept_alive(), asyncio.TaskGroup() as group:
-                for place, request in enumerate(self._named()):
-                    group.create_task(self._follow(request, place, reply))
-            await reply.say(answer.end(), is_last=True)
-        except* BramleyError as errors:
-            hurry(scope, SEND_S)
-            failure = failure_of(_first(errors), self._request_id)
-            if reply.is_begun:
-                await reply.say(answer.fail(failure), is_last=True)
-            else:
-                body = self._dialect.refusal(failure)
-                await refused(failure, body, self._request_id)(scope, receive, send)
-
-    def _named(self) -> Iterator[generation_pb2.GenerateRequest]:
-        """Give each call its name: no two may have the same."""
-        name, requests = self._caller.request_id, self._asked.requests
-        for place, request in enumerate(requests):
-            request.request_id = f"{name}.{place}" if name and len(requests) > 1 else name
-            yield request
-
-    async def _follow(
-        self, request: generation_pb2.GenerateRequest, place: int, reply: Reply
-    ) -> None:
-        first = place * (request.n if request.HasField("n") else 1)
-        async with aclosing(self._calls.responses(request, self._caller)) as responses:
-            async for response in responses:
-                async with self._turn:
-                    self._note(response, reply)
-                    if first:
-                        _move(response, first)
-                    if said := self._asked.answer.add(response):
-                        await reply.say(said)
-
-    def _note(self, response: router_pb2.GenerateResponse, reply: Reply) -> None:
-        if response.WhichOneof("event") == "accepted" and not reply.may_begin:
-            self._request_id = response.accepted.request_id
-            names = (("x-request-id", self._request_id), ("request-id", self._request_id))
-            reply.headers = (*names, ("x-accel-buffering", "no"))
-            reply.may_begin = True
-
-
-def _move(response: router_pb2.GenerateResponse, first: int) -> None:
-    """Number a response's answer from ``first`` on."""
-    match response.WhichOneof("event"):
-        case "delta":
-            response.delta.index += first
-        case "finished":
-            response.finished.index += first
-        case _:
-            pass
-
-
-def _first(errors: ExceptionGroup[BramleyError]) -> BramleyError:
-    error = errors.exceptions[0]
-    return error if isinstance(error, BramleyError) else _first(error)

@@ -1,6 +1,6 @@
 """What makes a dialect: one file turns its bodies into requests, and responses into its objects.
 
-All of it is pure; router/gateway/calls.py does what is to be done.
+All of it is pure; router/gateway/calls.py and generating.py do what is to be done.
 """
 
 from collections.abc import Callable, Sequence

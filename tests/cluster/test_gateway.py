@@ -71,3 +71,19 @@ async def test_b044_the_bytes_of_all_tokens_are_the_text(client: Any) -> None:
         assert (best.token, best.bytes, best.logprob) == (one.token, one.bytes, one.logprob)
         assert all(other.logprob <= best.logprob for other in others)
         assert len(others) == 2
+
+
+async def test_the_next_turn_of_a_response_finds_what_was_computed(client: Any) -> None:
+    said = "x" * 300
+    first = await client.responses.create(model="script", input=f"{said}b", temperature=0)
+    assert [item.type for item in first.output] == ["reasoning", "message"]
+    assert first.output_text == "def"
+    stream = await client.responses.create(
+        model="script", input="d", temperature=0, previous_response_id=first.id, stream=True
+    )
+    *_, last = [event async for event in stream]
+    assert last.type == "response.completed"
+    assert last.response.output_text.startswith("Let me see.")
+    usage = last.response.usage
+    assert 0 < usage.input_tokens_details.cached_tokens < usage.input_tokens
+    assert usage.input_tokens > first.usage.input_tokens > len(said)

@@ -13,7 +13,7 @@ import pytest_asyncio
 from bramley.protos.v1 import router_pb2
 from bramley.router import http
 from bramley.router.classes import Classes, DefaultRule
-from bramley.router.gateway import calls, replies
+from bramley.router.gateway import calls, generating, replies
 from support.gateway import HELLO, Site, error_of, events, site
 from support.routing import until
 from support.script import Script
@@ -183,7 +183,10 @@ async def test_bodies_in_pieces_are_bounded_too(
     writer.close()
 
 
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+HEAD = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+    b"content-type: application/json\r\n"
+)
 
 
 async def connected(one: Site) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -236,7 +239,7 @@ async def test_a_body_that_does_not_come_ends_the_connection(
 
 async def test_who_does_not_read_is_left_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replies, "SEND_S", 0.5)
-    monkeypatch.setattr(calls, "SEND_S", 0.5)
+    monkeypatch.setattr(generating, "SEND_S", 0.5)
     async with site(Script(context_tokens=2_000_000)) as one:
         body = chat(stream=True, max_tokens=1_000_000)
         _, writer = await asked(one, body)

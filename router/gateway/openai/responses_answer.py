@@ -93,12 +93,14 @@ class Said:
     Attributes:
         response: as it is before anything was said.
         items: of the body's input.
+        item_bytes: of them, as JSON.
         before: the answer that this one goes on from.
         keep: keeps it; None where it is not to be kept.
     """
 
     response: Response
     items: Sequence[Item]
+    item_bytes: int
     before: Kept | None
     keep: Keep | None
 
@@ -150,7 +152,7 @@ class _Answer:
             named(item, f"{item.PREFIX}_{request_id}_in{place}")
             for place, item in enumerate(self._said.items)
         ]
-        text_bytes = len(msgspec.json.encode([items, whole.output]))
+        text_bytes = self._said.item_bytes + len(msgspec.json.encode(whole.output))
         return Kept(
             body=msgspec.json.encode(whole),
             items=[*before.conversation, *items] if before else items,

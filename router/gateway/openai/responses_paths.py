@@ -12,9 +12,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from bramley.common.errors import InvalidRequest
-from bramley.router.gateway.calls import Calls, Generating
+from bramley.router.gateway.calls import Calls
 from bramley.router.gateway.dialect import Dialect
 from bramley.router.gateway.failures import NoSuchResponse
+from bramley.router.gateway.generating import Generating
 from bramley.router.gateway.openai import responses
 from bramley.router.gateway.openai.responses_items import Item
 from bramley.router.gateway.openai.stored import Kept, Stored

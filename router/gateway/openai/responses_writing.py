@@ -1,8 +1,10 @@
 """OpenAI's responses: how a model's items grow, and what a stream says of it (pure)."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
+from itertools import accumulate
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -182,20 +184,21 @@ class Writing:
         self._open: _Open | None = None
         self._thought = 0  # tokens
         self._waiting: list[TokenLogprob] = []  # for a text
+        self._rest = b""  # of the token before them, that no text has had yet
 
     def add(self, delta: generation_pb2.Delta) -> Iterator[Event]:
         """Take the next Delta; says what comes of it."""
         if delta.reasoning_text:
-            self._waiting.clear()
+            self._forget()
             thinking = self._open
             if not isinstance(thinking, _Thinking):
                 thinking = yield from self._begin(_Thinking)
             yield from thinking.grow(delta.reasoning_text)
         self._waiting += self._logprobs(delta)
-        if delta.text or (self._waiting and isinstance(self._open, _Saying)):
+        if delta.text:
             yield from self._say(delta.text)
         for part in delta.tool_calls:
-            self._waiting.clear()
+            self._forget()
             yield from self._call(part)
 
     def end(self, *, is_cut: bool) -> Iterator[Event]:
@@ -208,8 +211,7 @@ class Writing:
         saying = self._open
         if not isinstance(saying, _Saying):
             saying = yield from self._begin(_Saying)
-        yield from saying.grow(text, self._waiting)
-        self._waiting = []
+        yield from saying.grow(text, self._written(text))
 
     def _call(self, part: types_pb2.ToolCallDelta) -> Iterator[Event]:
         calling = self._open
@@ -238,3 +240,26 @@ class Writing:
         thought = delta.reasoning_tokens - self._thought
         self._thought = delta.reasoning_tokens
         return [*tokens_of(delta.logprobs)][thought:]
+
+    def _written(self, text: str) -> list[TokenLogprob]:
+        """Take log-probabilities of the tokens that wrote a text; others mark what begins or ends.
+
+        Returns:
+            Them. What is before them wrote nothing; what is behind waits for what it writes.
+        """
+        written, waiting = text.encode(), self._waiting
+        said = b"".join([self._rest, *[bytes(one.bytes) for one in waiting]])
+        # Where each begins, and the last one ends.
+        starts = [*accumulate((len(one.bytes) for one in waiting), initial=len(self._rest))]
+        begin = said.find(written)
+        if begin < 0:  # it is not what the tokens say
+            self._forget()
+            return waiting
+        end = begin + len(written)
+        first = max(0, bisect_right(starts, begin) - 1)
+        behind = bisect_left(starts, end, hi=len(waiting))
+        self._waiting, self._rest = waiting[behind:], said[end : starts[behind]]
+        return waiting[first:behind]
+
+    def _forget(self) -> None:
+        self._waiting, self._rest = [], b""

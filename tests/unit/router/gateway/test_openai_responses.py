@@ -10,6 +10,7 @@ from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
 from bramley.router.gateway.dialect import Asked
 from bramley.router.gateway.failures import Failure
 from bramley.router.gateway.openai import responses
+from bramley.router.gateway.openai.responses_body import LOGPROBS, ResponseBody
 from bramley.router.gateway.openai.stored import Kept
 
 Response = router_pb2.GenerateResponse
@@ -154,17 +155,19 @@ def test_log_probabilities_are_those_of_what_is_said() -> None:
 
     given = [
         delta(reasoning_text="why", reasoning_tokens=1, logprobs=packed(b"why")),
-        delta(text="a", reasoning_tokens=2, logprobs=packed(b"</think>", b"a")),
-        delta(reasoning_tokens=2, logprobs=packed(b"\xe2\x82")),
-        delta(text="\u20ac", reasoning_tokens=2, logprobs=packed(b"\xac")),
+        delta(
+            text="a", reasoning_tokens=2, logprobs=packed(b"</think>", b"\n\n", b"a", b"\xe2\x82")
+        ),
+        delta(text="\u20acb", reasoning_tokens=2, logprobs=packed(b"\xac", b"bc")),
+        delta(text="c", reasoning_tokens=2, logprobs=packed(b"<call>")),
         call(index=0, id="c1", name="f", ended=True),
-        delta(reasoning_tokens=2, logprobs=packed(b"</call>")),
+        delta(reasoning_tokens=2, logprobs=packed(b"</call>", b"<end>")),
         finished(),
     ]
-    asked = {"include": [responses.LOGPROBS], "top_logprobs": 0}
+    asked = {"include": [LOGPROBS], "top_logprobs": 0}
     _, text, _ = json.loads(said(Shelf().read(**asked), *given))["output"]
     told = [bytes(one["bytes"]) for one in text["content"][0]["logprobs"]]
-    assert told == [b"a", b"\xe2\x82", b"\xac"]
+    assert told == [b"a", b"\xe2\x82", b"\xac", b"bc"]
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -271,7 +274,7 @@ def test_fields_are_passed_on() -> None:
         max_output_tokens=9,
         temperature=0.5,
         top_p=0.25,
-        include=[responses.LOGPROBS, "reasoning.encrypted_content"],
+        include=[LOGPROBS, "reasoning.encrypted_content"],
         top_logprobs=2,
         reasoning={"effort": "low", "summary": "auto"},
         text={"format": {"type": "json_schema", "name": "n", "schema": {"b": 1}, "strict": True}},
@@ -301,7 +304,7 @@ def test_fields_are_passed_on() -> None:
 
 
 def test_what_is_left_out_or_null_stays_unsaid() -> None:
-    nulls = dict.fromkeys(responses.ResponseBody.__struct_fields__)
+    nulls = dict.fromkeys(ResponseBody.__struct_fields__)
     kept = {"model": "m", "input": "hello"}
     made = requested(**{**nulls, **kept})
     assert made == requested()
@@ -310,45 +313,45 @@ def test_what_is_left_out_or_null_stays_unsaid() -> None:
     assert not made.stop.HasField("max_tokens")
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"input": []}, "input"),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-            "input[0].content[0].type",
-        ),
-        ({"input": [{"role": "robot", "content": ""}]}, "input[0].role"),
-        ({"input": [{"type": "web_search_call", "id": "w"}]}, "input[0].type"),
-        ({"input": [{"id": "msg_1"}]}, "input[0].type"),
-        ({"input": [{"role": "user", "content": "", "phase": "commentary"}]}, "input[0].phase"),
-        (
-            {"input": [{"type": "reasoning", "encrypted_content": "x"}]},
-            "input[0].encrypted_content",
-        ),
-        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
-        ({"tools": [TOOL, {"type": "web_search", "filters": {}}]}, "tools[1].type"),
-        ({"tools": [{**TOOL, "strict": True}]}, "tools[0].strict"),
-        ({"tools": [{**TOOL, "async": True}]}, "tools[0].async"),
-        ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.type"),
-        ({"include": ["file_search_call.results"]}, "include[0]"),
-        ({"top_logprobs": 1}, "top_logprobs"),
-        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
-        ({"text": {"format": {"type": "text", "name": "n"}}}, "text.format.name"),
-        ({"stream_options": {}}, "stream_options"),
-        (
-            {"stream": True, "stream_options": {"include_obfuscation": True}},
-            "stream_options.include_obfuscation",
-        ),
-        ({"background": True}, "background"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"conversation": "c"}, "conversation"),
-        ({"messages": []}, "messages"),
-        ({"previous_response_id": "resp_x"}, "previous_response_id"),
-    ],
-)
+REFUSED: Any = [
+    ({"input": []}, "input"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+        "input[0].content[0].type",
+    ),
+    ({"input": [{"role": "robot", "content": ""}]}, "input[0].role"),
+    ({"input": [{"type": "web_search_call", "id": "w"}]}, "input[0].type"),
+    ({"input": [{"id": "msg_1"}]}, "input[0].type"),
+    ({"input": [{"role": "user", "content": "", "phase": "commentary"}]}, "input[0].phase"),
+    (
+        {"input": [{"type": "reasoning", "encrypted_content": "x"}]},
+        "input[0].encrypted_content",
+    ),
+    ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
+    ({"tools": [TOOL, {"type": "web_search", "filters": {}}]}, "tools[1].type"),
+    ({"tools": [{**TOOL, "strict": True}]}, "tools[0].strict"),
+    ({"tools": [{**TOOL, "async": True}]}, "tools[0].async"),
+    ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.type"),
+    ({"include": ["file_search_call.results"]}, "include[0]"),
+    ({"top_logprobs": 1}, "top_logprobs"),
+    ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+    ({"text": {"verbosity": "low"}}, "text.verbosity"),
+    ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
+    ({"text": {"format": {"type": "text", "name": "n"}}}, "text.format.name"),
+    ({"stream_options": {}}, "stream_options"),
+    (
+        {"stream": True, "stream_options": {"include_obfuscation": True}},
+        "stream_options.include_obfuscation",
+    ),
+    ({"background": True}, "background"),
+    ({"truncation": "auto"}, "truncation"),
+    ({"conversation": "c"}, "conversation"),
+    ({"messages": []}, "messages"),
+    ({"previous_response_id": "resp_x"}, "previous_response_id"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field"), REFUSED)
 def test_what_is_not_served_is_refused_by_its_name(fields: dict[str, Any], field: str) -> None:
     assert field_of(**fields) == field
 
