@@ -11,10 +11,11 @@ import grpc
 
 from bramley.common.errors import BramleyError, DeviceOom, Draining, PoisonRequest
 from bramley.common.status import RemoteError, details_trailers
-from bramley.protos.v1 import generation_pb2
+from bramley.protos.v1 import generation_pb2, router_pb2
 from bramley.router.retries import DEATHS_MAX, TRIES_MAX, RetryBudget, Suspects
 
 Reason = Literal["worker_lost", "cut_short", "draining", "device_oom", "preempted"]
+Request = generation_pb2.GenerateRequest | router_pb2.EmbedRequest
 _LOST = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
@@ -60,7 +61,7 @@ class Retries:
         self._budget = RetryBudget()
         self._suspects = Suspects()
 
-    def attempt(self, request: generation_pb2.GenerateRequest) -> "Attempt":
+    def attempt(self, request: Request) -> "Attempt":
         """Begin with a request.
 
         Returns:
@@ -84,7 +85,7 @@ class Attempt:
 
     def __init__(
         self,
-        request: generation_pb2.GenerateRequest,
+        request: Request,
         budget: RetryBudget,
         suspects: Suspects,
     ) -> None:
@@ -99,8 +100,8 @@ class Attempt:
     def _digest(self) -> bytes:
         """Names what is asked, not who asks; made only where something is suspected."""
         if not self._known_digest:
-            asked = generation_pb2.GenerateRequest()
-            asked.CopyFrom(self._request)
+            asked = type(self._request)()
+            asked.MergeFrom(self._request)
             asked.ClearField("request_id")
             content = asked.SerializeToString(deterministic=True)
             self._known_digest = hashlib.sha256(content).digest()

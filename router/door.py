@@ -190,7 +190,7 @@ def _bounded(deserializer: Any) -> Any:  # noqa: ANN401
 
 
 def _priority(request: object) -> Priority | None:
-    if not isinstance(request, generation_pb2.GenerateRequest):
+    if not isinstance(request, generation_pb2.GenerateRequest | router_pb2.EmbedRequest):
         return None
     return Priority.of(request.priority)
 

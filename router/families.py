@@ -65,7 +65,7 @@ def _of_worker(name: str, kind: Kind, text: str, labels: tuple[str, ...] = ()) -
 
 
 TABLE = (
-    _of_model("requests_total", Counter, "Generate calls that ended", ("code", "finish")),
+    _of_model("requests_total", Counter, "Generate and Embed calls that ended", ("code", "finish")),
     _of_model("requests_in_flight", Gauge, "Requests with a place on a worker"),
     _of_model("queue_depth", Gauge, "Requests that wait for a worker or their turn", ("class",)),
     _of_model("refusals_total", Counter, "Requests refused before a worker had them", ("reason",)),

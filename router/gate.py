@@ -331,9 +331,12 @@ class Place:
         Raises:
             DeadlineUnmeetable: it would come too late.
         """
-        self._tokens = len(prepared.token_ids_le) // TOKEN_BYTES
-        self._chains = split(prepared.block_hashes)
-        self._gate.compete(self._ask, self._tokens, self._chains)
+        self.compete_for(len(prepared.token_ids_le) // TOKEN_BYTES, split(prepared.block_hashes))
+
+    def compete_for(self, tokens: int, chains: Sequence[bytes] = ()) -> None:
+        """Do so with so many tokens to compute, but for what is held of the ``chains``."""
+        self._tokens, self._chains = tokens, chains
+        self._gate.compete(self._ask, tokens, chains)
 
     @asynccontextmanager
     async def seat(self, answer_tokens: int) -> AsyncGenerator[Seat]:

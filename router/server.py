@@ -30,9 +30,9 @@ from bramley.common.together import check_together
 from bramley.common.traces import parent_in
 from bramley.common.wire import pack_ids, to_duration, to_seconds, unpack_ids
 from bramley.protos.v1 import generation_pb2, router_pb2, router_pb2_grpc, worker_pb2
-from bramley.router import access, describe
+from bramley.router import access, describe, embedding
 from bramley.router.admission import Ask
-from bramley.router.attempts import Retries
+from bramley.router.attempts import Request, Retries
 from bramley.router.cached import Cached, asking
 from bramley.router.classes import Priority
 from bramley.router.clients import Clients
@@ -42,7 +42,7 @@ from bramley.router.metrics import Metrics
 from bramley.router.model import Model
 from bramley.router.models import Models
 from bramley.router.relay import Relay, Workers, bounded_s
-from bramley.router.requests import Registry
+from bramley.router.requests import InFlight, Registry
 from bramley.router.settings import RouterSettings
 from bramley.router.tracing import Passing, Tracing
 
@@ -110,10 +110,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             try:
                 model = self._check(request)
                 gate = model.gate
-                entry = stack.enter_context(
-                    self.registry.enter(request.request_id, access.caller.get().name)
-                )
-                stack.enter_context(self._client_of(request))
+                entry = self._enter(stack, request)
             except BramleyError as error:
                 self.count_refusal(request.model, error)
                 raise
@@ -142,17 +139,27 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
                 async for response in responses:
                     yield response
 
-    def _check(self, request: generation_pb2.GenerateRequest) -> Model:
+    def _open_model(self, name: str) -> Model:
         if self.drain_begun.is_set():
             raise Draining("the router is draining", retry_after_s=RETRY_AFTER_S)
-        model = self._model(request.model)
+        return self._model(name)
+
+    def _enter(self, stack: ExitStack, request: Request) -> InFlight:
+        """Count a request for its client, and register it, until the stack is left."""
+        owner = access.caller.get().name
+        entry = stack.enter_context(self.registry.enter(request.request_id, owner))
+        stack.enter_context(self._client_of(request))
+        return entry
+
+    def _check(self, request: generation_pb2.GenerateRequest) -> Model:
+        model = self._open_model(request.model)
         if request.WhichOneof("input") is None:
             raise InvalidRequest("input", "none of chat, text and token_ids is set")
         check_together(request)
         return model
 
     @contextmanager
-    def _client_of(self, request: generation_pb2.GenerateRequest) -> Generator[None]:
+    def _client_of(self, request: Request) -> Generator[None]:
         """Count a request for its client for the length of the block."""
         caller = access.caller.get()
         key = caller.name or request.fairness_key
@@ -292,9 +299,37 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
         """Admit nothing more and answer when nothing is in flight."""
         return router_pb2.DrainResponse(requests_finished=await self.drain())
 
-    async def Embed(self, request: Any, context: Context) -> NoReturn:  # noqa: ANN401
-        """Refuse: absent."""
-        raise Unsupported("this router serves no embeddings")
+    async def Embed(
+        self, request: router_pb2.EmbedRequest, context: Context
+    ) -> router_pb2.EmbedResponse:
+        """Embed texts, once it is their turn."""
+        with ExitStack() as stack:
+            try:
+                model = self._open_model(request.model)
+                embedding.check(request)
+                entry = self._enter(stack, request)
+            except BramleyError as error:
+                self.count_refusal(request.model, error)
+                raise
+            parent = parent_in(context.invocation_metadata())
+            logs.request_id.set(entry.id)
+            logs.trace_id.set(parent.trace_id if parent else "")
+            ask = _ask(entry.id, request, context.time_remaining())
+            call = embedding.Embedding(
+                request,
+                entry=entry,
+                gate=model.gate,
+                workers=self._workers,
+                ask=ask,
+                wait_max_s=self._settings.classes.of(ask.priority).queue_timeout_s,
+                time_remaining=context.time_remaining,
+                retries=self._retries,
+                metrics=model.metrics,
+                parent=parent,
+            )
+            async with passing_on(context):
+                return await call.answer()
+        raise AssertionError("an ExitStack of ours swallows nothing")
 
     async def LoadModel(
         self, request: router_pb2.LoadModelRequest, context: Context
@@ -356,9 +391,7 @@ class RouterServer(router_pb2_grpc.RouterServiceServicer):
             return await self._cached.explain(request, context.time_remaining())
 
 
-def _ask(
-    request_id: RequestId, request: generation_pb2.GenerateRequest, remaining_s: float | None
-) -> Ask:
+def _ask(request_id: RequestId, request: Request, remaining_s: float | None) -> Ask:
     now_s = monotonic()
     return Ask(
         id=request_id,

@@ -17,6 +17,8 @@ from bramley.router.gateway.dialect import Dialect
 from bramley.router.gateway.failures import Failure, NoSuchMethod, NoSuchPath, failure_of
 from bramley.router.gateway.generating import Generating
 from bramley.router.gateway.openai import chat, completions, objects, responses
+from bramley.router.gateway.openai import embeddings
+from bramley.router.gateway.openai.embeddings import Embeddings
 from bramley.router.gateway.openai.models import Catalogue
 from bramley.router.gateway.openai.responses_paths import Responses
 from bramley.router.gateway.openai.stored import Stored
@@ -56,6 +58,11 @@ def routes(calls: Calls, now: int, stored: Stored) -> Sequence[BaseRoute]:
                 methods=["POST"],
             ),
             *_responses(Responses(calls, stored)),
+            Route(
+                "/embeddings",
+                _guarded(Embeddings(calls).create, embeddings.refusal),
+                methods=["POST"],
+            ),
             Route("/models", _guarded(catalogue.list, objects.refusal)),
             Route("/models/{model:path}", _guarded(catalogue.retrieve, objects.refusal)),
         ],

@@ -29,6 +29,7 @@ _STATUS_OF_REASON: Final = {
     "SLOW_READER": 499,
     "BODY_TOO_LARGE": 413,
     "NOT_JSON": 415,
+    "NO_EMBEDDINGS": 400,
     "METHOD_NOT_ALLOWED": 405,
     "WRONG_HOST": 421,
     "RESOURCE_EXHAUSTED": 413,  # gRPC's own, without a reason of ours: a message is too large

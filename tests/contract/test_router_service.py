@@ -86,7 +86,6 @@ async def test_tokenizing_needs_a_ready_model() -> None:
 @pytest.mark.parametrize(
     ("name", "request_"),
     [
-        ("Embed", router_pb2.EmbedRequest()),
         ("LoadAdapter", router_pb2.LoadAdapterRequest()),
         ("UnloadAdapter", router_pb2.UnloadAdapterRequest()),
     ],

@@ -159,7 +159,7 @@ async def test_no_name_leads_to_a_file_or_anywhere_else(name: str) -> None:
         "FlushCache": {},
         "ExplainCache": {"text": "x"},
         "CloseSession": {"session_key": "s"},
-        "Embed": {},
+        "Embed": {"texts": ["x"]},
     }
     async with routed(Script(tokens=1)) as bench:
         with OPENED.watched():

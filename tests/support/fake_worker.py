@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import signal
+import struct
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -63,6 +64,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         hang_ups: calls of Prepare yet to end as if the transport had failed.
         watches: calls of WatchLoad so far.
         step_age_s: how long it says its engine has been inside one step.
+        embedded: what reached Embed.
         closed: sessions that CloseSession named, with their salts.
         owed: rows that Flush says are not stored.
         flushes: seconds that each Flush was given.
@@ -89,6 +91,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.cancelled: list[str] = []
         self.hang_ups = 0
         self.watches = 0
+        self.embedded: list[worker_pb2.WorkerServiceEmbedRequest] = []
         self.closed: list[tuple[str, str]] = []
         self.owed = 0
         self.flushes: list[float] = []
@@ -247,9 +250,34 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         text = bytes(list(ids)).decode(errors="replace")
         return worker_pb2.WorkerServiceDetokenizeResponse(text=text)
 
-    async def Embed(self, request: Any, context: Context) -> NoReturn:
-        """Refuse."""
-        raise Unsupported("a fake worker has no embeddings")
+    async def Embed(
+        self, request: worker_pb2.WorkerServiceEmbedRequest, context: Context
+    ) -> worker_pb2.WorkerServiceEmbedResponse:
+        """Say of each text how many tokens it has, what they add up to, the first and the last."""
+        self.carried.append(context.invocation_metadata() or ())
+        self._check_serving()
+        self.embedded.append(request)
+        self.running += 1
+        self._changed()
+        try:
+            await self._act("accepted", self._script)
+            texts = [[*text.encode()] for text in request.texts]
+            texts += [[*unpack_ids(packed)] for packed in request.token_ids_le]
+            for index, ids in enumerate(texts):
+                if not ids:
+                    raise InvalidRequest(f"texts[{index}]", "is empty: it has no token")
+            vectors = [[len(ids), sum(ids), ids[0], ids[-1]] for ids in texts]
+            width = request.dimensions or len(vectors[0])
+            return worker_pb2.WorkerServiceEmbedResponse(
+                values_le=[struct.pack(f"<{width}f", *one[:width]) for one in vectors],
+                prompt_tokens=map(len, texts),
+            )
+        except asyncio.CancelledError:
+            self.cancelled.append(request.internal_id)
+            raise
+        finally:
+            self.running -= 1
+            self._changed()
 
     async def LoadAdapter(self, request: Any, context: Context) -> NoReturn:
         """Refuse."""

@@ -27,7 +27,6 @@ FREE = {
     "SamplingParams.seed": "any seed is one",
     "SamplingParams.penalty_window": "a window beyond the sequence is the whole of it",
     "StreamOptions.max_tokens_per_message": "only joins what waits: nothing is made for it",
-    "EmbedRequest.dimensions": "no embeddings are served",
 }
 
 
