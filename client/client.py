@@ -7,12 +7,14 @@ from typing import Self, Unpack
 from bramley.client import replies
 from bramley.client.cache import Explanation, Flushed
 from bramley.client.cluster import Model, Status
+from bramley.client.embeddings import Embedding, EmbedOptions, embed_request, embeddings
 from bramley.client.events import Completion, Event, Gathering
 from bramley.client.login import Login, connect_async, showing
 from bramley.client.requests import (
     CacheOptions,
     Message,
     Options,
+    PromptOptions,
     Turn,
     close_session_request,
     explain_request,
@@ -166,12 +168,34 @@ class AsyncClient:
         text: str | None = None,
         *,
         messages: Sequence[Message | Turn] | None = None,
+        **options: Unpack[PromptOptions],
     ) -> list[int]:
-        """Tell the ids that ``generate`` would use for the same text or messages."""
-        request = tokenize_request(model, text, messages)
+        """Tell the ids that ``generate`` would use for the same input and options."""
+        request = tokenize_request(model, text, messages, options)
         with replies.remote_errors():
             reply = await self._stub.Tokenize(request)
         return list(reply.token_ids)
+
+    async def embed(
+        self,
+        model: str,
+        texts: str | Sequence[str] = (),
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[EmbedOptions],
+    ) -> list[Embedding]:
+        """Ask for the vector of each text, and then of each of ``token_ids``.
+
+        Returns:
+            The vectors, in that order.
+
+        Raises:
+            InvalidRequest: at once, for what cannot be sent.
+            RemoteError: NO_EMBEDDINGS of a model that has none.
+        """
+        request = embed_request(model, texts, options)
+        with replies.remote_errors():
+            return embeddings(await self._stub.Embed(request, timeout=timeout_s))
 
     async def detokenize(
         self, model: str, token_ids: Sequence[int], *, skip_special_tokens: bool = False

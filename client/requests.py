@@ -1,15 +1,33 @@
 """Keywords to GenerateRequest: what cannot be said on the wire is refused by its field's name."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict, cast, get_args, get_type_hints
+from typing import Literal, cast, get_args, get_type_hints
 
 from bramley.client.fields import field
-from bramley.client.turns import Message, Tool, Turn, TurnOptions, chat_of, put_turn_options
+from bramley.client.turns import (
+    Message,
+    PromptOptions,
+    Tool,
+    Turn,
+    TurnOptions,
+    chat_of,
+    put_prompt_options,
+    put_turn_options,
+)
 from bramley.common.errors import InvalidRequest
 from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
 
-__all__ = ["CacheOptions", "Message", "Options", "Priority", "Tool", "Turn", "TurnOptions"]
+__all__ = [
+    "CacheOptions",
+    "Message",
+    "Options",
+    "Priority",
+    "PromptOptions",
+    "Tool",
+    "Turn",
+    "TurnOptions",
+]
 
 Priority = Literal["bulk", "default", "interactive", "system"]
 
@@ -115,7 +133,7 @@ def generate_request(
     Raises:
         InvalidRequest: not exactly one input, or a value that its field cannot hold.
     """
-    _check_names(options, Options)
+    check_names(options, Options)
     request = generation_pb2.GenerateRequest()
     with field("model"):
         request.model = model
@@ -140,13 +158,26 @@ def generate_request(
     _put_logprobs(request, options)
     put_turn_options(request, options)
     with field("priority"):
-        if name := options.get("priority"):
-            if name not in get_args(Priority):
-                names = ", ".join(get_args(Priority))
-                raise InvalidRequest("priority", f"{name!r} is none of {names}")
-            request.priority = types_pb2.PriorityClass.Value(f"PRIORITY_CLASS_{name}".upper())
+        request.priority = priority_of(options.get("priority"))
     _put_stream(request.stream, options)
     return request
+
+
+def priority_of(name: Priority | None) -> types_pb2.PriorityClass.ValueType:
+    """Say a class.
+
+    Returns:
+        It; UNSPECIFIED for none.
+
+    Raises:
+        InvalidRequest: there is no such class.
+    """
+    if not name:
+        return types_pb2.PRIORITY_CLASS_UNSPECIFIED
+    if name not in get_args(Priority):
+        names = ", ".join(get_args(Priority))
+        raise InvalidRequest("priority", f"{name!r} is none of {names}")
+    return types_pb2.PriorityClass.Value(f"PRIORITY_CLASS_{name}".upper())
 
 
 def _put_sampling(sampling: types_pb2.SamplingParams, options: Options) -> None:
@@ -192,7 +223,7 @@ def _put_stream(stream: types_pb2.StreamOptions, options: Options) -> None:
 
 
 def tokenize_request(
-    model: str, text: str | None, messages: Sequence[Message | Turn] | None
+    model: str, text: str | None, messages: Sequence[Message | Turn] | None, options: PromptOptions
 ) -> router_pb2.TokenizeRequest:
     """Build the request.
 
@@ -204,16 +235,18 @@ def tokenize_request(
     """
     if (text is None) == (messages is None):
         raise InvalidRequest("input", "give either text or messages")
+    check_names(options, PromptOptions)
     request = router_pb2.TokenizeRequest(model=model)
     if text is not None:
         with field("text"):
             request.text = text
     if messages is not None:
-        request.chat.CopyFrom(chat_of(messages, {}))
+        request.chat.CopyFrom(chat_of(messages, options))
+    put_prompt_options(request, options)
     return request
 
 
-class CacheOptions(TypedDict, total=False):
+class CacheOptions(PromptOptions, total=False):
     """Which stored prefixes count, beside the prompt itself.
 
     Attributes:
@@ -240,11 +273,12 @@ def explain_request(
     Raises:
         InvalidRequest: not exactly one input, or a value that its field cannot hold.
     """
-    _check_names(options, CacheOptions)
+    check_names(options, CacheOptions)
     request = router_pb2.ExplainCacheRequest()
     with field("model"):
         request.model = model
     _put_input(request, prompt, options)
+    put_prompt_options(request, options)
     for name in ("adapter", "salt"):
         with field(name):
             setattr(request, name, options.get(name, ""))
@@ -299,12 +333,17 @@ def _put_input(
         with field("text"):
             request.text = prompt
     elif messages is not None:
-        request.chat.CopyFrom(chat_of(messages, cast("TurnOptions", options)))
+        request.chat.CopyFrom(chat_of(messages, cast("PromptOptions", options)))
     elif token_ids is not None:
         with field("token_ids"):
             request.token_ids.CopyFrom(types_pb2.TokenIds(ids=token_ids))
 
 
-def _check_names(options: Mapping[str, object], known: type) -> None:
+def check_names(options: Mapping[str, object], known: type) -> None:
+    """Refuse options that ``known`` does not have.
+
+    Raises:
+        InvalidRequest: names one.
+    """
     for name in options.keys() - get_type_hints(known).keys():
         raise InvalidRequest(name, "is no option")

@@ -6,7 +6,7 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from bramley.client.fields import field
 from bramley.common.errors import InvalidRequest
-from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
 
 _MODES = {
     "none": types_pb2.ToolChoice.MODE_NONE,
@@ -75,22 +75,15 @@ class Tool(TypedDict):
     parameters: NotRequired[Mapping[str, Any] | str]
 
 
-class TurnOptions(TypedDict, total=False):
-    """What goes with a conversation, and what the answer has to be.
+class PromptOptions(TypedDict, total=False):
+    """What goes with a conversation into its prompt.
 
     Attributes:
         template_kwargs: switches of the model's own chat template.
         continue_final_message: the answer goes on from the last message, an assistant's.
         tools: that the model may call; OpenAI's form, with a "function" within, is read too.
         tool_choice: "none", "auto", "required", or the name of the tool to be called.
-        parallel_tool_calls: whether one answer may call several.
-        json_schema: that the content follows; an object, or its text.
-        json_object: the content is any JSON object.
-        regex: that the content matches.
-        grammar: of the content, in Lark syntax.
-        choice: texts of which the content is one.
         reasoning: whether to reason before the answer.
-        reasoning_budget: tokens of reasoning at most.
         reasoning_effort: as the model's template knows it, as in "low".
     """
 
@@ -98,18 +91,33 @@ class TurnOptions(TypedDict, total=False):
     continue_final_message: bool
     tools: Sequence[Tool | Mapping[str, Any]]
     tool_choice: str
+    reasoning: bool | None
+    reasoning_effort: str
+
+
+class TurnOptions(PromptOptions, total=False):
+    """What goes with a conversation, and what the answer has to be.
+
+    Attributes:
+        parallel_tool_calls: whether one answer may call several.
+        json_schema: that the content follows; an object, or its text.
+        json_object: the content is any JSON object.
+        regex: that the content matches.
+        grammar: of the content, in Lark syntax.
+        choice: texts of which the content is one.
+        reasoning_budget: tokens of reasoning at most.
+    """
+
     parallel_tool_calls: bool | None
     json_schema: Mapping[str, Any] | str
     json_object: bool
     regex: str
     grammar: str
     choice: Sequence[str]
-    reasoning: bool | None
     reasoning_budget: int | None
-    reasoning_effort: str
 
 
-def chat_of(messages: Sequence[Message | Turn], options: TurnOptions) -> types_pb2.ChatInput:
+def chat_of(messages: Sequence[Message | Turn], options: PromptOptions) -> types_pb2.ChatInput:
     """Build the conversation.
 
     Returns:
@@ -156,6 +164,27 @@ def put_turn_options(request: generation_pb2.GenerateRequest, options: TurnOptio
     Raises:
         InvalidRequest: a value that its field cannot hold, or that needs a conversation.
     """
+    put_prompt_options(request, options)
+    if (many := options.get("parallel_tool_calls")) is not None:
+        with field("parallel_tool_calls"):
+            request.parallel_tool_calls = many
+    if (budget := options.get("reasoning_budget")) is not None:
+        with field("reasoning.budget_tokens"):
+            request.reasoning.budget_tokens = budget
+    _put_constraint(request, options)
+
+
+def put_prompt_options(
+    request: generation_pb2.GenerateRequest
+    | router_pb2.TokenizeRequest
+    | router_pb2.ExplainCacheRequest,
+    options: PromptOptions,
+) -> None:
+    """Set what a prompt is made of beside its conversation.
+
+    Raises:
+        InvalidRequest: a value that its field cannot hold, or that needs a conversation.
+    """
     if request.WhichOneof("input") != "chat":
         for name in ("template_kwargs", "continue_final_message"):
             if options.get(name):
@@ -169,11 +198,12 @@ def put_turn_options(request: generation_pb2.GenerateRequest, options: TurnOptio
                 request.tool_choice.mode = _MODES[choice]
             else:
                 request.tool_choice.name = choice
-    if (many := options.get("parallel_tool_calls")) is not None:
-        with field("parallel_tool_calls"):
-            request.parallel_tool_calls = many
-    _put_constraint(request, options)
-    _put_reasoning(request, options)
+    if (enabled := options.get("reasoning")) is not None:
+        with field("reasoning.enabled"):
+            request.reasoning.enabled = enabled
+    if effort := options.get("reasoning_effort"):
+        with field("reasoning.effort"):
+            request.reasoning.effort = effort
 
 
 def _tool(tool: Tool | Mapping[str, Any]) -> types_pb2.Tool:
@@ -204,18 +234,6 @@ def _constrain(constraint: types_pb2.Constraint, kind: str, options: TurnOptions
             constraint.choice.SetInParent()
         case _:
             setattr(constraint, kind, options.get(kind))
-
-
-def _put_reasoning(request: generation_pb2.GenerateRequest, options: TurnOptions) -> None:
-    if (enabled := options.get("reasoning")) is not None:
-        with field("reasoning.enabled"):
-            request.reasoning.enabled = enabled
-    if (budget := options.get("reasoning_budget")) is not None:
-        with field("reasoning.budget_tokens"):
-            request.reasoning.budget_tokens = budget
-    if effort := options.get("reasoning_effort"):
-        with field("reasoning.effort"):
-            request.reasoning.effort = effort
 
 
 def _as_json(value: object) -> str:

@@ -9,7 +9,7 @@ import typer
 from bramley.common.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from bramley.client.requests import TurnOptions
+    from bramley.client.requests import PromptOptions, TurnOptions
 
 JsonSchema = Annotated[
     str, typer.Option(help="JSON Schema that the answer follows: a file, or the text itself.")
@@ -52,13 +52,9 @@ def turn_options(  # noqa: PLR0913 -- an option each
     Raises:
         InvalidRequest: names the option.
     """
-    if reasoning not in {"", "on", "off"}:
-        raise InvalidRequest("--reasoning", f"{reasoning!r} is neither on nor off")
     options: TurnOptions = {
-        "tool_choice": tool_choice,
-        "reasoning": None if not reasoning else reasoning == "on",
+        **prompt_options(tools, tool_choice, reasoning, reasoning_effort),
         "reasoning_budget": reasoning_budget,
-        "reasoning_effort": reasoning_effort,
     }
     if json_schema:
         is_text = json_schema.lstrip().startswith("{")
@@ -69,6 +65,27 @@ def turn_options(  # noqa: PLR0913 -- an option each
         options["choice"] = choice
     if grammar:
         options["grammar"] = _read("--grammar", grammar)
+    return options
+
+
+def prompt_options(
+    tools: str, tool_choice: str, reasoning: str, reasoning_effort: str
+) -> "PromptOptions":
+    """Make what a prompt is told of these options, and read the file that they name.
+
+    Returns:
+        Only what was set.
+
+    Raises:
+        InvalidRequest: names the option.
+    """
+    if reasoning not in {"", "on", "off"}:
+        raise InvalidRequest("--reasoning", f"{reasoning!r} is neither on nor off")
+    options: PromptOptions = {
+        "tool_choice": tool_choice,
+        "reasoning": None if not reasoning else reasoning == "on",
+        "reasoning_effort": reasoning_effort,
+    }
     if tools:
         options["tools"] = _tools(_read("--tools", tools))
     return options

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bramley.client.commands import cached
+from bramley.client.commands import asking, cached
 from bramley.client.commands.answer import read_prompt, wait_for
 from bramley.client.commands.connection import ANSWER_S, router, store
 from bramley.client.commands.screen import fail, print_json, progress_bar, size_text
@@ -16,6 +16,7 @@ from bramley.common.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from bramley.client.cache import Explanation, StoreStats, Verified
+    from bramley.client.requests import Message
 
 _FOLDER = "cache.noindex"
 
@@ -66,7 +67,7 @@ def flush(
 
 
 @app.command()
-def explain(
+def explain(  # noqa: PLR0913 -- an option each
     context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL")],
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="-: read it from stdin.")],
@@ -80,16 +81,22 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    tools: asking.Tools = "",
+    tool_choice: asking.ToolChoice = "",
+    reasoning: asking.Reasoning = "",
+    reasoning_effort: asking.ReasoningEffort = "",
 ) -> None:
     """Say how much of a prompt is stored, and why not more."""
     text = read_prompt(prompt)
+    options = asking.prompt_options(tools, tool_choice, reasoning, reasoning_effort)
     with router(context.obj) as client:
         if chat is None:
             chat = wait_for(client, model).has_chat_template is not False
         if chat:
-            told = client.explain_cache(model, messages=[{"role": "user", "content": text}])
+            messages: list[Message] = [{"role": "user", "content": text}]
+            told = client.explain_cache(model, messages=messages, **options)
         else:
-            told = client.explain_cache(model, text)
+            told = client.explain_cache(model, text, **options)
     _say_why(told)
 
 

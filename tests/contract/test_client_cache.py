@@ -112,6 +112,18 @@ def test_explain_renders_the_prompt_as_generate_would(
 
 
 @pytest.mark.usefixtures("cluster")
+def test_explain_tells_the_template_what_generate_would(shell: Shell, router: FakeRouter) -> None:
+    tools = shell.state_dir / "tools.json"
+    tools.write_text('[{"name": "f"}]')
+    options = ("--tools", str(tools), "--tool-choice", "f", "--reasoning", "off")
+    assert shell.run("explain", MODEL, "hi", "--chat", *options) == 0
+    (asked,) = router.explained
+    assert [tool.name for tool in asked.tools] == ["f"]
+    assert asked.tool_choice.name == "f"
+    assert (asked.reasoning.HasField("enabled"), asked.reasoning.enabled) == (True, False)
+
+
+@pytest.mark.usefixtures("cluster")
 def test_explain_says_how_much_and_why_not_more(shell: Shell, capsys: Output) -> None:
     assert shell.run("explain", MODEL, "hi") == 0
     assert capsys.readouterr().out.splitlines() == [

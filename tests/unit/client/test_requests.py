@@ -1,8 +1,18 @@
 """Keywords that cannot be sent are refused by the name of their field."""
 
+from typing import Any
+
 import pytest
 
-from bramley.client.requests import Options, generate_request, tokenize_request
+from bramley.client.requests import (
+    CacheOptions,
+    Message,
+    Options,
+    PromptOptions,
+    explain_request,
+    generate_request,
+    tokenize_request,
+)
 from bramley.common.errors import InvalidRequest
 
 
@@ -71,7 +81,7 @@ def test_exactly_one_input_is_demanded(prompt: str | None, options: Options) -> 
 
 def test_tokenize_demands_exactly_one_input() -> None:
     with pytest.raises(InvalidRequest, match=r"^input: "):
-        tokenize_request("m", None, None)
+        tokenize_request("m", None, None, {})
 
 
 def test_empty_prompt_is_an_input() -> None:
@@ -101,3 +111,24 @@ def test_who_asks_and_how_long_it_may_wait_is_on_the_wire() -> None:
     assert (request.fairness_key, dict(request.labels)) == ("me", {"team": "a"})
     assert request.max_queue_time.ToTimedelta().total_seconds() == 0.5
     assert (request.cache.skip_lookup, request.cache.skip_store) == (True, True)
+
+
+def test_a_prompt_is_counted_and_explained_as_it_is_generated_from() -> None:
+    said: list[Message] = [{"role": "user", "content": "hi"}]
+    options: PromptOptions = {
+        "tools": [{"name": "f", "parameters": {"type": "object"}}],
+        "tool_choice": "f",
+        "reasoning": False,
+        "reasoning_effort": "low",
+        "template_kwargs": {"x": True},
+    }
+    generated = generate_request("m", None, {"messages": said, **options})
+    asked: CacheOptions = {"messages": said, **options}
+    for made in (tokenize_request("m", None, said, options), explain_request("m", None, asked)):
+        for name in ("chat", "tools", "tool_choice", "reasoning"):
+            assert getattr(made, name) == getattr(generated, name)
+    unknown: Any = {"n": 2}
+    with pytest.raises(InvalidRequest, match="n: is no option"):
+        tokenize_request("m", "hi", None, unknown)
+    with pytest.raises(InvalidRequest, match="template_kwargs"):
+        tokenize_request("m", "hi", None, {"template_kwargs": {"x": True}})
