@@ -12,6 +12,7 @@ from bramley.client.commands.connection import remote
 from bramley.client.commands.demo import demo
 from bramley.client.commands.down import down
 from bramley.client.commands.drain import drain
+from bramley.client.commands.embed import embed
 from bramley.client.commands.eval import evaluate
 from bramley.client.commands.fit import fit
 from bramley.client.commands.generate import generate
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 for command in (
     *(up, down, reload, status, top, load, unload, pin, unpin, drain),
-    *(generate, chat, token),
+    *(generate, chat, embed, token),
     *(inventory, fit),
 ):
     app.command()(command)

@@ -93,7 +93,7 @@ class Embedding:
             The vectors.
 
         Raises:
-            BramleyError: there are none.
+            Aborted: somebody ended it.
         """
         with self._counted():
             task = self._entry.task = asyncio.create_task(self._produce())

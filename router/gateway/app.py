@@ -16,8 +16,7 @@ from bramley.router.gateway.calls import Calls
 from bramley.router.gateway.dialect import Dialect
 from bramley.router.gateway.failures import Failure, NoSuchMethod, NoSuchPath, failure_of
 from bramley.router.gateway.generating import Generating
-from bramley.router.gateway.openai import chat, completions, objects, responses
-from bramley.router.gateway.openai import embeddings
+from bramley.router.gateway.openai import chat, completions, embeddings, objects, responses
 from bramley.router.gateway.openai.embeddings import Embeddings
 from bramley.router.gateway.openai.models import Catalogue
 from bramley.router.gateway.openai.responses_paths import Responses

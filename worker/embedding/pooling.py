@@ -16,7 +16,7 @@ def pool(hidden: mx.array, counts: Sequence[int]) -> tuple[mx.array, mx.array]:
         Sums and last vectors, float32, (B, W) each.
     """
     rows, columns, _ = hidden.shape
-    ends = mx.array(counts)
+    ends = mx.array(list(counts))
     inside = (mx.arange(columns) < ends[:, None])[..., None]
     sums = mx.where(inside, hidden.astype(mx.float32), 0).sum(axis=1)
     return sums, hidden[mx.arange(rows), ends - 1].astype(mx.float32)

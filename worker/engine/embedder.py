@@ -7,9 +7,11 @@ request needs its memory, and then the texts start over.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from bramley.common.errors import BramleyError
 from bramley.worker.embedding.job import EmbedJob, Text, choose, texts_of
@@ -20,6 +22,8 @@ from bramley.worker.engine.executor import Executor
 from bramley.worker.engine.outputs import Embedded, Failed, Output
 from bramley.worker.engine.scheduler import Limits, piece_tokens
 from bramley.worker.engine.seating import Seating
+
+Vectors: TypeAlias = "npt.NDArray[np.float32]"  # a row each
 
 
 @dataclass(slots=True, eq=False)
@@ -139,15 +143,10 @@ class Embedder:
             sums += flight.sums
         flight.sums = sums
         if flight.computed >= flight.columns:
-            self._done(flight, np.array(sums), np.array(lasts))
+            self._done(flight, _vectors(sums), _vectors(lasts))
         return [len(piece) for piece in pieces]
 
-    def _done(
-        self,
-        flight: _Flight,
-        sums: "np.ndarray[tuple[int, int]]",
-        lasts: "np.ndarray[tuple[int, int]]",
-    ) -> None:
+    def _done(self, flight: _Flight, sums: Vectors, lasts: Vectors) -> None:
         self._drop()
         for row, text in enumerate(flight.texts):
             job = text.job
@@ -178,3 +177,7 @@ class Embedder:
     def _drop(self) -> None:
         self._flight = None
         self._seating.drop_aside()
+
+
+def _vectors(array: mx.array) -> Vectors:
+    return np.asarray(memoryview(array), np.float32)

@@ -30,10 +30,10 @@ def body_of(
     if getattr(model, "model_type", None) in _NORM_IN_HEAD:
         return None, 0
     text = _innermost(model)
-    found = next((text[name] for name in _BODIES if name in text), None)
-    if found is None:
+    name = next((name for name in _BODIES if name in text), None)
+    if name is None:
         return None, 0
-    body = cast("LanguageModel", _innermost(found))
+    body = cast("LanguageModel", _innermost(cast("nn.Module", text[name])))
     width = body(mx.zeros((1, 1), mx.int32), cache=own_caches()).shape[-1]  # not evaluated
     return (None, 0) if width == vocabulary else (body, width)
 
