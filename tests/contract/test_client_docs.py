@@ -30,6 +30,7 @@ PRINTED = {
     "Cache": (
         "{'parked': 0, 'ram': 256, 'ssd': 0} of 300\n"
         "block 1 is the first that differs\n"
+        "5 tokens of a prompt\n"
         "all that is stored outlives a power cut\n"
     ),
     "Models": f"ready 100%\nTrue {6 << 30}\n",
