@@ -20,6 +20,7 @@ PRINTED = {
     "Several answers, and how likely they were": (
         "ab -1.0\nc 0.0\nd 0.0\n97 0.0 {1: -0.5, 2: -1.5}\n98 -1.0 {1: -0.5, 2: -1.5}\n5 4\n"
     ),
+    "Embeddings": "2 6\n2 7\n",
     "Reasoning and tools": "weather Rome\nLet me see.\n",
     "Structured output": "yes\n",
     "Cancel": "first words: Hel\n",

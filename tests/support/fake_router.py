@@ -210,6 +210,13 @@ class FakeRouter(RouterServiceServicer):
         return router_pb2.TokenizeResponse(token_ids=text.encode())
 
     @override
+    def Embed(self, request: router_pb2.EmbedRequest, context: Context) -> router_pb2.EmbedResponse:
+        answer = router_pb2.EmbedResponse()
+        for text in request.texts:
+            answer.embeddings.add(values_le=bytes(8), prompt_tokens=len(text))
+        return answer
+
+    @override
     def Detokenize(
         self, request: router_pb2.DetokenizeRequest, context: Context
     ) -> router_pb2.DetokenizeResponse:

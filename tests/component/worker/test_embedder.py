@@ -80,3 +80,40 @@ def test_texts_of_several_jobs_share_forwards(parts: ModelParts, engine: InProce
         for ids, values in zip(job.texts, engine.outcomes[job.id].values, strict=True):
             own = np.frombuffer(values, "<f4")
             assert np.abs(own - direct(parts, ids, "mean")).max() < NEAR
+
+
+@pytest.mark.parametrize("kind", ["full"])
+def test_a_stream_says_the_same_beside_embeddings_and_both_go_on(kind: Kind) -> None:
+    parts = parts_of(kind)
+    engine = engine_of(parts, chunk_tokens=16)
+    try:
+        alone = engine.run(request("alone", [1, 2, 3, 4], max_tokens=40))["alone"]
+        job = EmbedJob(id="job", texts=[LONG, *WORDS], pooling="mean")
+        gone = EmbedJob(id="gone", texts=[LONG] * 50, pooling="mean")
+        engine.at_step = {
+            engine.step + 3: lambda: engine.embed(gone, job),
+            engine.step + 9: lambda: engine.engine.cancel("gone"),
+        }
+        beside = engine.run(request("beside", [1, 2, 3, 4], max_tokens=40))["beside"]
+        assert beside == alone
+        values = engine.finished("job")["job"].values
+        for ids, own in zip(job.texts, values, strict=True):
+            assert np.abs(np.frombuffer(own, "<f4") - direct(parts, ids, "mean")).max() < NEAR
+        engine.idle()
+        assert not engine.outcomes["gone"].values
+    finally:
+        engine.close()
+
+
+def test_a_text_that_needs_more_memory_than_there_is_fails_alone() -> None:
+    parts = parts_of("full")
+    engine = engine_of(parts, state_bytes=400_000)
+    try:
+        engine.embed(EmbedJob(id="large", texts=[LONG * 20], pooling="mean"))
+        error = engine.finished("large")["large"].error
+        assert error is not None
+        assert error.reason == "DEVICE_OOM"
+        (values,) = embed(engine, "small", [WORDS[1]], "last")
+        assert np.abs(values - direct(parts, WORDS[1], "last")).max() < NEAR
+    finally:
+        engine.close()

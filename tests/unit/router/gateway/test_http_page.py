@@ -9,6 +9,7 @@ import pytest
 from bramley.router.gateway.anthropic.messages import MessagesBody, PromptBody
 from bramley.router.gateway.openai.chat import ChatBody
 from bramley.router.gateway.openai.completions import CompletionBody
+from bramley.router.gateway.openai.embeddings import EmbeddingBody
 from bramley.router.gateway.openai.options import Options
 from bramley.router.gateway.openai.responses_body import ResponseBody
 
@@ -51,6 +52,11 @@ def test_the_page_has_each_field_as_it_is(kind: type[Options], title: str) -> No
 
 def test_the_page_has_each_field_of_responses_as_it_is() -> None:
     assert said("Fields of responses") == true_of(ResponseBody)
+
+
+def test_the_page_has_each_field_of_embeddings_as_it_is() -> None:
+    fields = dict.fromkeys(EmbeddingBody.__struct_fields__, "yes")
+    assert said("Fields of embeddings") == fields
 
 
 def test_the_page_has_each_field_of_messages_as_it_is() -> None:
