@@ -8,7 +8,8 @@ from typing import Final
 from bramley.router.gateway.openai.responses_items import Item
 
 COUNT_MAX: Final = 16384
-BYTES_EACH: Final = 2048  # of an answer, beside its texts
+ANSWER_BYTES: Final = 2048  # of an answer, beside what is told and its items
+ITEM_BYTES: Final = 512  # of an item, beside its texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Kept:
         body: as it was told whole.
         items: the conversation that it answers, from its beginning.
         output: its own items.
-        text_bytes: of the items, its own and those before them.
+        text_bytes: of all items, its own and those before them, as JSON.
     """
 
     body: bytes
@@ -35,7 +36,8 @@ class Kept:
     @property
     def cost(self) -> int:
         """Bytes that it counts as: all of its conversation, which later answers may share."""
-        return len(self.body) + self.text_bytes + BYTES_EACH
+        items = len(self.items) + len(self.output)
+        return len(self.body) + self.text_bytes + items * ITEM_BYTES + ANSWER_BYTES
 
 
 class Stored:

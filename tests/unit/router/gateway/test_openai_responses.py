@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from bramley.common.errors import InvalidRequest
@@ -215,6 +216,8 @@ def test_an_answer_goes_on_with_all_that_was_before() -> None:
         "FunctionCallOutput",
     ]
     assert all(item.id for item in kept.conversation)
+    # Brackets and commas between items count or not, by what is encoded together.
+    assert abs(kept.text_bytes - len(msgspec.json.encode(kept.conversation))) < 200
 
 
 def test_an_answer_s_items_can_be_given_back() -> None:

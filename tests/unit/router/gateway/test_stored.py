@@ -62,3 +62,8 @@ def test_who_deletes_is_told_whether_it_was_there() -> None:
 def test_the_next_turn_goes_on_from_all_of_it() -> None:
     asked, said = Message(role="user", content="x"), Message(role="assistant", content="y")
     assert Kept(b"", [asked], [said], 0).conversation == [asked, said]
+
+
+def test_an_answer_counts_as_all_of_its_conversation() -> None:
+    item = Message(role="user", content="x")
+    assert Kept(b"12345", [item, item], [item], 7).cost == kept(12).cost + 3 * stored.ITEM_BYTES
