@@ -23,13 +23,14 @@ GROWTH_BYTES_MAX = 48 << 20
 DESCRIPTORS_MAX = 4  # that a library may keep from its first use on
 
 
-async def exchanged(one: Site, data: bytes) -> bytes:
-    """Send bytes on a connection of their own, say no more, and read all that comes."""
+async def exchanged(one: Site, data: bytes, *, leaves: bool = False) -> bytes:
+    """Send bytes on a connection of their own, leave or stay, and read all that comes."""
     host, _, port = one.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(data)
-        writer.write_eof()
+        if leaves:
+            writer.write_eof()
         return await asyncio.wait_for(reader.read(), ANSWER_S)
     except ConnectionError:
         return b""  # it was told off before it had said all
@@ -57,11 +58,11 @@ def check_error(endpoint: Endpoint, answer: Answer) -> None:
     assert "Traceback" not in error["message"]
     assert isinstance(error["type"], str)
     if endpoint.shape == "openai":
-        assert set(told) == {"error"}
-        assert set(error) == {"message", "type", "param", "code"}
+        assert told.keys() == {"error"}
+        assert error.keys() == {"message", "type", "param", "code"}
         assert error["param"] is None or isinstance(error["param"], str)
     else:
-        assert told["type"] == "error"
+        assert (told["type"], told.keys() >= {"type", "error"}) == ("error", True)
 
 
 async def check_good(one: Site) -> None:
@@ -70,8 +71,8 @@ async def check_good(one: Site) -> None:
         answer = parsed(await exchanged(one, good_request(endpoint)))
         assert answer.status == 200, (endpoint.path, answer)
         if endpoint.body is not None:
-            assert b"error" not in answer.body, answer
-            assert b"0 " in unchunked(answer), answer
+            assert b"error" not in answer.body.replace(b'"error":null', b""), answer
+            assert b"0 " in unchunked(answer) or b"input_tokens" in answer.body, answer
 
 
 async def fuzzed(seed: int, count: int) -> None:
@@ -83,7 +84,9 @@ async def fuzzed(seed: int, count: int) -> None:
         resident = 0
         for at in range(0, count, ABREAST):
             sent = [bad_request(rng) for _ in range(min(ABREAST, count - at))]
-            answers = await asyncio.gather(*[exchanged(one, each.data) for each in sent])
+            answers = await asyncio.gather(
+                *[exchanged(one, each.data, leaves=not each.is_http) for each in sent]
+            )
             for each, told in zip(sent, answers, strict=True):
                 check(each, told)
             if not resident:

@@ -69,9 +69,57 @@ COMPLETION: dict[str, Any] = {
     "bad_words": ["no"],
     "guided_json": _SCHEMA,
 }
+MESSAGES: dict[str, Any] = {
+    "model": "fake",
+    "max_tokens": 4,
+    "system": [{"type": "text", "text": "be brief"}],
+    "messages": [
+        *HELLO,
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "c1", "name": "f", "input": {"x": "y"}}],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "42"}],
+        },
+    ],
+    "tools": [{"name": "f", "description": "does", "input_schema": {"type": "object"}}],
+    "tool_choice": {"type": "auto"},
+    "thinking": {"type": "disabled"},
+    "stop_sequences": ["x"],
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 5,
+    "metadata": {"user_id": "somebody"},
+    "stream": True,
+}
+COUNTED = {name: MESSAGES[name] for name in ("model", "system", "messages", "tools")}
+RESPONSE: dict[str, Any] = {
+    "model": "fake",
+    "input": [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "42"},
+    ],
+    "instructions": "be brief",
+    "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+    "tool_choice": "auto",
+    "text": {"format": {"type": "text"}},
+    "reasoning": {"effort": "low"},
+    "max_output_tokens": 4,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "metadata": {"a": "b"},
+    "store": True,
+    "stream": True,
+}
 ENDPOINTS = (
     Endpoint("/v1/chat/completions", CHAT, "openai"),
     Endpoint("/v1/completions", COMPLETION, "openai"),
+    Endpoint("/v1/messages", MESSAGES, "anthropic"),
+    Endpoint("/v1/messages/count_tokens", COUNTED, "anthropic"),
+    Endpoint("/v1/responses", RESPONSE, "openai"),
     Endpoint("/v1/models", None, "openai"),
     Endpoint("/v1/models/fake", None, "openai"),
 )
@@ -166,7 +214,7 @@ def _missing(rng: random.Random, endpoint: Endpoint) -> Sent:
 
 def _added(rng: random.Random, endpoint: Endpoint) -> Sent:
     body = copy.deepcopy(endpoint.body or {})
-    holder = rng.choice([one for one in _holders(body) if isinstance(one, dict)])
+    holder = rng.choice([one for one in _holders(body) if _is(one, dict)])
     key = rng.choice(("speed", "", "\0", "__class__", "é", "x" * 10_000, "\ud83d"))
     holder[key] = rng.choice(_WRONG)
     return _sent(endpoint, json.dumps(body).encode(), f"and {key[:20]!r}")
@@ -213,6 +261,8 @@ _HEADERS: tuple[tuple[str, int], ...] = (
 
 def _header(rng: random.Random, endpoint: Endpoint) -> Sent:
     header, status = rng.choice(_HEADERS)
+    if header.startswith("x-request-id") and endpoint.path.endswith("/count_tokens"):
+        status = 200  # a count has no name
     data = written(endpoint.path, json.dumps(endpoint.body).encode(), headers=(header,))
     return Sent(data, header[:40], endpoint, frozenset({status}))
 
@@ -264,8 +314,10 @@ def _path(rng: random.Random, endpoint: Endpoint) -> Sent:
     path = endpoint.path
     paths = ("/v1/", "/v1/nothing", f"{path}x", f"{path}%00", f"/v1/models/{'x' * 2000}", "/v1/%ff")
     chosen = rng.choice(paths)
+    shape = "anthropic" if chosen.startswith("/v1/messages/") else "openai"
+    asked = Endpoint(chosen, None, shape)
     data = written(chosen, b"", method="GET", kind="")
-    return Sent(data, f"at {chosen[:40]}", endpoint, frozenset({404, 405}))
+    return Sent(data, f"at {chosen[:40]}", asked, frozenset({400, 404, 405}))
 
 
 _WAYS: tuple[Callable[[random.Random, Endpoint], Sent], ...] = (
@@ -278,16 +330,23 @@ def _sent(endpoint: Endpoint, body: bytes, how: str) -> Sent:
     return Sent(written(endpoint.path, body), how, endpoint, _OF_BODIES)
 
 
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, kind)
+
+
+def _keys(holder: Any) -> list[Any]:
+    return [*holder] if _is(holder, dict) else [*range(len(holder))]
+
+
 def _holders(value: Any) -> list[Any]:
     """Every object and list of a body that has something in it."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    found = [value] if inner else []
-    return [*found, *(one for each in inner for one in _holders(each))]
+    if not value or not (_is(value, dict) or _is(value, list)):
+        return []
+    return [value, *(one for key in _keys(value) for one in _holders(value[key]))]
 
 
 def _picked(rng: random.Random, endpoint: Endpoint) -> tuple[Any, Any, Any]:
     """Copy a good body, and pick one of its places."""
     body = copy.deepcopy(endpoint.body)
     holder = rng.choice(_holders(body))
-    keys = list(holder) if isinstance(holder, dict) else range(len(holder))
-    return body, holder, rng.choice(keys)
+    return body, holder, rng.choice(_keys(holder))
