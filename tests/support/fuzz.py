@@ -114,12 +114,20 @@ RESPONSE: dict[str, Any] = {
     "store": True,
     "stream": True,
 }
+EMBEDDING: dict[str, Any] = {
+    "model": "fake",
+    "input": ["hello", "there"],
+    "encoding_format": "float",
+    "dimensions": 2,
+    "user": "somebody",
+}
 ENDPOINTS = (
     Endpoint("/v1/chat/completions", CHAT, "openai"),
     Endpoint("/v1/completions", COMPLETION, "openai"),
     Endpoint("/v1/messages", MESSAGES, "anthropic"),
     Endpoint("/v1/messages/count_tokens", COUNTED, "anthropic"),
     Endpoint("/v1/responses", RESPONSE, "openai"),
+    Endpoint("/v1/embeddings", EMBEDDING, "openai"),
     Endpoint("/v1/models", None, "openai"),
     Endpoint("/v1/models/fake", None, "openai"),
 )
