@@ -29,7 +29,8 @@ def engine_of(parts: ModelParts, **more: Any) -> InProcessEngine:
 
 def direct(parts: ModelParts, ids: Sequence[int], pooling: Pooling) -> "np.ndarray[Any, Any]":
     """ORACLE: the model's inner module on its own caches, the text whole and alone."""
-    hidden = parts.model.model if "model" in parts.model else parts.model.language_model.model
+    model: Any = parts.model
+    hidden = model.model if "model" in model else model.language_model.model
     states = np.array(hidden(mx.array([list(ids)]), cache=parts.own_caches())[0])
     return states[-1] if pooling == "last" else states.mean(axis=0)
 
