@@ -1,9 +1,10 @@
-"""OpenAI's client and real workers: texts, reasoning, calls, log-probabilities and counts."""
+"""Clients of OpenAI and Anthropic and real workers: texts, reasoning, calls and counts."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from support.served import SAYS, Served
@@ -87,3 +88,50 @@ async def test_the_next_turn_of_a_response_finds_what_was_computed(client: Any) 
     usage = last.response.usage
     assert 0 < usage.input_tokens_details.cached_tokens < usage.input_tokens
     assert usage.input_tokens > first.usage.input_tokens > len(said)
+
+
+@pytest.fixture
+async def messages(served: Served) -> AsyncGenerator[Any]:
+    base = f"http://{served.cluster.node.addresses['http']}"
+    async with AsyncAnthropic(base_url=base, api_key="none", max_retries=0) as made:
+        yield made.messages
+
+
+def said(message: Any) -> list[Any]:
+    """A message's blocks, without what is made anew each time."""
+    return [block.model_dump(exclude={"id", "parsed_output"}) for block in message.content]
+
+
+@pytest.mark.parametrize("thinking", ["adaptive", "disabled"])
+async def test_messages_are_the_same_in_both_modes_and_their_prompt_is_counted(
+    messages: Any, thinking: str
+) -> None:
+    prompt: Any = {
+        "model": "script",
+        "system": "be brief",
+        "messages": [{"role": "user", "content": "e"}],
+        "tools": [{"name": "weather", "input_schema": {"type": "object"}}],
+        "thinking": {"type": thinking},
+    }
+    asked = {**prompt, "max_tokens": 300, "extra_body": {"temperature": 0}}
+    counted = (await messages.count_tokens(**prompt)).input_tokens
+    whole = await messages.create(**asked)
+    async with messages.stream(**asked) as stream:
+        streamed = await stream.get_final_message()
+    assert [block.type for block in whole.content] == ["thinking", "tool_use", "tool_use"]
+    assert [call.input["city"] for call in whole.content[1:]] == ["Oslo", "Rome"]
+    assert said(streamed) == said(whole)
+    for answer in (whole, streamed):
+        assert answer.stop_reason == "tool_use"
+        assert answer.usage.input_tokens + answer.usage.cache_read_input_tokens == counted
+    results = [
+        {"type": "tool_result", "tool_use_id": call.id, "content": "12 degrees"}
+        for call in whole.content[1:]
+    ]
+    prompt["messages"] += [
+        {"role": "assistant", "content": whole.content},
+        {"role": "user", "content": results},
+    ]
+    # Of calls this template writes nothing.
+    added = len("12 degrees") * len(results)
+    assert (await messages.count_tokens(**prompt)).input_tokens == counted + added
