@@ -68,7 +68,6 @@ class NoSuchResponse(BramleyError):
 class NoSuchPrevious(InvalidRequest):
     """The answer that is to be gone on from is not kept, or not for whoever asks."""
 
-    code = "NOT_FOUND"
     default_reason = "PREVIOUS_RESPONSE_NOT_FOUND"
 
 

@@ -124,8 +124,9 @@ async def test_a_kept_answer_is_told_again_and_deleted(served: Site) -> None:
         with pytest.raises(openai.NotFoundError, match=answer.id) as caught:
             await gone(answer.id)
         assert caught.value.code == "response_not_found"
-    with pytest.raises(openai.NotFoundError, match=answer.id) as caught:
+    with pytest.raises(openai.BadRequestError, match=answer.id) as caught:
         await answered(served, previous_response_id=answer.id)
+    assert caught.value.code == "previous_response_not_found"
     assert caught.value.param == "previous_response_id"
     # Its conversation is also that of what went on from it.
     assert (await answered(served, previous_response_id=after.id)).status == "incomplete"
@@ -204,10 +205,11 @@ async def test_an_answer_is_its_key_s_own(tmp_path: Path) -> None:
                 bob.responses.retrieve(answer.id),
                 bob.responses.delete(answer.id),
                 bob.responses.input_items.list(answer.id),
-                bob.responses.create(model="fake", input="x", previous_response_id=answer.id),
             ):
                 with pytest.raises(openai.NotFoundError):
                     await asked
+            with pytest.raises(openai.BadRequestError, match="is not kept"):
+                await bob.responses.create(model="fake", input="x", previous_response_id=answer.id)
             assert (await ann.responses.retrieve(answer.id)).id == answer.id
             with pytest.raises(openai.AuthenticationError):
                 await one.client.responses.retrieve(answer.id)
@@ -220,5 +222,5 @@ async def test_an_answer_is_kept_for_its_time() -> None:
         await asyncio.sleep(0.06)
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(answer.id)
-        with pytest.raises(openai.NotFoundError, match=answer.id):
+        with pytest.raises(openai.BadRequestError, match=answer.id):
             await answered(one, previous_response_id=answer.id)

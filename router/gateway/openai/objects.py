@@ -29,6 +29,7 @@ class Told(msgspec.Struct, frozen=True):
         model: as it was asked for.
         created: seconds since 1970.
         answers: that were asked for, of each prompt.
+        prompts: that were given.
         tells_usage: whether a stream ends with its counts.
     """
 

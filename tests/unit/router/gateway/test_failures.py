@@ -17,6 +17,8 @@ from bramley.router.gateway.failures import failure_of
         (errors.PermissionDenied("x"), 403),
         (errors.UnknownResource("model", "x"), 404),
         (failures.NoSuchPath("x"), 404),
+        (failures.NoSuchResponse("x"), 404),
+        (failures.NoSuchPrevious("previous_response_id", "x"), 400),
         (failures.NoSuchMethod("x"), 405),
         (errors.AlreadyExists("x"), 409),
         (errors.NotLoaded("x"), 409),
