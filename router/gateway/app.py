@@ -16,7 +16,13 @@ from bramley.router.gateway.calls import Calls
 from bramley.router.gateway.dialect import Dialect
 from bramley.router.gateway.failures import Failure, NoSuchMethod, NoSuchPath, failure_of
 from bramley.router.gateway.generating import Generating
-from bramley.router.gateway.openai import chat, completions, embeddings, objects, responses
+from bramley.router.gateway.openai import (
+    chat,
+    completions,
+    embeddings,
+    objects,
+    responses_failures,
+)
 from bramley.router.gateway.openai.embeddings import Embeddings
 from bramley.router.gateway.openai.models import Catalogue
 from bramley.router.gateway.openai.responses_paths import Responses
@@ -77,7 +83,8 @@ def _responses(served: Responses) -> Iterator[BaseRoute]:
         ("/{id}", served.delete, "DELETE"),
         ("/{id}/input_items", served.input_items, "GET"),
     ):
-        yield Route(f"/responses{path}", _guarded(endpoint, responses.refusal), methods=[method])
+        guarded = _guarded(endpoint, responses_failures.refusal)
+        yield Route(f"/responses{path}", guarded, methods=[method])
 
 
 def _generation(calls: Calls, dialect: Dialect) -> Endpoint:

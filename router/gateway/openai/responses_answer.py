@@ -12,14 +12,14 @@ import msgspec
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
 from bramley.router.gateway.failures import Failure
 from bramley.router.gateway.gather import Tally, Totals
-from bramley.router.gateway.openai import objects
+from bramley.router.gateway.openai import objects, responses_failures
 from bramley.router.gateway.openai.responses_items import Item, named
 from bramley.router.gateway.openai.responses_writing import Event, Writing
 from bramley.router.gateway.openai.stored import Kept
 
 Keep = Callable[[str, Kept], None]
 
-_CODES: Final = {429: "rate_limit_exceeded"}
+_CODES: Final = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
 class InputDetails(msgspec.Struct, frozen=True):
@@ -152,11 +152,12 @@ class _Answer:
             named(item, f"{item.PREFIX}_{request_id}_in{place}")
             for place, item in enumerate(self._said.items)
         ]
-        text_bytes = self._said.item_bytes + len(msgspec.json.encode(whole.output))
+        output = [named(item, "") for item in whole.output]
+        text_bytes = self._said.item_bytes + len(msgspec.json.encode(output))
         return Kept(
             body=msgspec.json.encode(whole),
             items=[*before.conversation, *items] if before else items,
-            output=whole.output,
+            output=output,
             text_bytes=text_bytes + (before.text_bytes if before else 0),
         )
 
@@ -182,7 +183,7 @@ class ResponseWhole(_Answer):
 
     def fail(self, failure: Failure) -> bytes:
         """Say nothing more: nothing was said."""
-        return objects.refusal(failure)
+        return responses_failures.refusal(failure)
 
 
 class ResponseStream(_Answer):
@@ -206,6 +207,7 @@ class ResponseStream(_Answer):
 
     def fail(self, failure: Failure) -> bytes:
         """Say what went wrong, and that there is no answer."""
+        failure = responses_failures.named(failure)
         code = _CODES.get(failure.status, "server_error")
         failed = msgspec.structs.replace(
             self._now(),

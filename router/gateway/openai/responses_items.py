@@ -179,11 +179,23 @@ def _check_parts(parts: object, path: str) -> None:
 
 
 def named(item: Item, name: str) -> Item:
-    """Give an item an id, if it has none, and a text the form that all texts are kept in."""
+    """Give an item an id, if it has none, and the form that all are kept in.
+
+    Returns:
+        It. Texts are parts of messages; log-probabilities, which no turn has, are left out: they
+        take many times the memory that they have as JSON.
+    """
     item = item if item.id else msgspec.structs.replace(item, id=name)
-    if not (isinstance(item, Message) and isinstance(item.content, str)):
+    if not isinstance(item, Message):
         return item
+    if not isinstance(item.content, str):
+        return msgspec.structs.replace(item, content=[_bare(part) for part in item.content])
     if item.role != "assistant":
         return msgspec.structs.replace(item, content=[InputText(text=item.content)])
     content, status = [OutputText(text=item.content)], item.status or "completed"
     return msgspec.structs.replace(item, content=content, status=status)
+
+
+def _bare(part: InputText | OutputText) -> InputText | OutputText:
+    has_more = isinstance(part, OutputText) and part.logprobs
+    return msgspec.structs.replace(part, logprobs=[]) if has_more else part

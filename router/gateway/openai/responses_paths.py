@@ -16,7 +16,7 @@ from bramley.router.gateway.calls import Calls
 from bramley.router.gateway.dialect import Dialect
 from bramley.router.gateway.failures import NoSuchResponse
 from bramley.router.gateway.generating import Generating
-from bramley.router.gateway.openai import responses
+from bramley.router.gateway.openai import responses, responses_failures
 from bramley.router.gateway.openai.responses_items import Item
 from bramley.router.gateway.openai.stored import Kept, Stored
 
@@ -65,7 +65,7 @@ class Responses:
             self._stored.keep(caller.holder, name, kept, monotonic())
 
         read = partial(responses.read, find=find, keep=keep)
-        dialect = Dialect(read, responses.refusal)
+        dialect = Dialect(read, responses_failures.refusal)
         return Generating(self._calls, caller, dialect, await self._calls.read(request, dialect))
 
     async def retrieve(self, request: Request) -> Response:

@@ -10,7 +10,7 @@ from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
 from bramley.router.gateway.dialect import Asked
 from bramley.router.gateway.failures import Failure
-from bramley.router.gateway.openai import responses
+from bramley.router.gateway.openai import responses, responses_failures
 from bramley.router.gateway.openai.responses_body import LOGPROBS, ResponseBody
 from bramley.router.gateway.openai.stored import Kept
 
@@ -171,6 +171,21 @@ def test_log_probabilities_are_those_of_what_is_said() -> None:
     assert told == [b"a", b"\xe2\x82", b"\xac", b"bc"]
 
 
+def test_log_probabilities_are_told_again_but_not_kept_with_the_conversation() -> None:
+    logprobs = types_pb2.Logprobs(logprobs=[-1.0], token_bytes=[b"a"])
+    shelf = Shelf()
+    given = [
+        {"role": "assistant", "content": [{"type": "output_text", "text": "x", "logprobs": [1]}]}
+    ]
+    asked = shelf.read(input=given, include=[LOGPROBS])
+    told = said(asked, delta(text="a", logprobs=logprobs), finished())
+    kept = shelf["resp_r1"]
+    assert kept.body == told
+    assert json.loads(told)["output"][0]["content"][0]["logprobs"]
+    for item in json.loads(msgspec.json.encode(kept.conversation)):
+        assert item["content"][0]["logprobs"] == []
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_failure_is_an_error_and_the_end(begun: bool) -> None:
     answer = Shelf().read(stream=True).answer
@@ -188,6 +203,15 @@ def test_a_failure_is_an_error_and_the_end(begun: bool) -> None:
     assert failed["type"] == "response.failed"
     assert failed["response"]["status"] == "failed"
     assert failed["response"]["error"] == {"code": "server_error", "message": "met a NaN"}
+
+
+def test_a_failure_of_a_field_names_it_as_the_body_does() -> None:
+    problem = "chat: 9 prompt tokens and 9 to generate exceed the context of 9"
+    failure = Failure(400, problem, "CONTEXT_LENGTH_EXCEEDED", "chat", is_router=True)
+    *_, error, failed = events(Shelf().read(stream=True).answer.fail(failure))
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
+    assert failed["response"]["error"]["code"] == "invalid_prompt"
+    assert failed["response"]["error"]["message"].startswith("input: 9 prompt tokens")
 
 
 def test_an_answer_goes_on_with_all_that_was_before() -> None:
@@ -378,5 +402,5 @@ def test_what_is_not_served_is_refused_by_its_name(fields: dict[str, Any], field
 )
 def test_the_router_s_fields_are_named_as_bodies_do(router: str, body: str) -> None:
     failure = Failure(400, f"{router}: is wrong", "INVALID_FIELD", router, is_router=True)
-    error = json.loads(responses.refusal(failure))["error"]
+    error = json.loads(responses_failures.refusal(failure))["error"]
     assert (error["param"], error["message"]) == (body, f"{body}: is wrong")
