@@ -13,7 +13,7 @@ from bramley.common import together
 from bramley.protos.v1 import generation_pb2
 from bramley.worker.answer import Reading
 from bramley.worker.grammar.compiler import Compiled, Compiler
-from bramley.worker.grammar.constraint import to_lark
+from bramley.worker.grammar.constraint import JSON, to_lark
 from bramley.worker.grammar.guide import Guide, Reasoning
 from bramley.worker.grammar.schema import checked_schema
 from bramley.worker.grammar.vocabulary import Vocabulary
@@ -96,7 +96,7 @@ class Shaper:
         """
         if together.must_call(request):
             key, write = _key(request), partial(self._calls, request)
-            return await self._compiler.grammar("tools", key, write)
+            return await self._compiler.grammar("tools", key, write, numbers_end=True)
         if not request.HasField("constraint"):
             if not self._may_not_call(request):
                 return None
@@ -104,7 +104,8 @@ class Shaper:
         if not together.shows_tools(request):
             return await self._compiler.constraint(request.constraint)
         key, write = _key(request), partial(self._content_or_calls, request)
-        return await self._compiler.grammar("constraint", key, write)
+        ends = request.constraint.WhichOneof("constraint") in JSON
+        return await self._compiler.grammar("constraint", key, write, numbers_end=ends)
 
     def reading(self, shape: Shape) -> Reading:
         """Start reading an answer."""
@@ -159,6 +160,7 @@ class Shaper:
             detokenizer=detokenizer,
             reader=reader,
             is_open=shape.is_reasoning,
+            start=family.start.encode(),
             end=family.end.encode(),
             closing_ids=self._ids(closing),
             budget=options.budget_tokens if options.HasField("budget_tokens") else None,
@@ -193,7 +195,7 @@ class Shaper:
     def _content_or_calls(self, request: Asked) -> str:
         return _EITHER.format(
             before=self._before_content(),
-            content=to_lark(request.constraint),
+            content=to_lark(request.constraint, drops_blank=self._vocabulary.drops_blank),
             calls=self._calls(request),
         )
 

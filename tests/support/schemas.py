@@ -132,6 +132,7 @@ def reasoning(
         detokenizer=tokenizer.detokenizer(),
         reader=ReasoningReader("<think>", "</think>", PlainReader(), is_open=is_open),
         is_open=is_open,
+        start=b"<think>",
         end=b"</think>",
         closing_ids=ids("\n</think>\n\n" + lead),
         budget=budget,
@@ -144,7 +145,8 @@ def reasoning(
 def compiled(schema: object, vocabulary: Vocabulary | None = None) -> Compiled:
     """Compile a schema as a request's would be, and raise what that would."""
     constraint = types_pb2.Constraint(json_schema=json.dumps(schema))
-    return make(vocabulary or byte_vocabulary(), to_lark(constraint), "constraint.json_schema")
+    lark, field = to_lark(constraint), "constraint.json_schema"
+    return make(vocabulary or byte_vocabulary(), lark, field, numbers_end=True)
 
 
 def accepts(grammar: Compiled, text: str) -> bool:

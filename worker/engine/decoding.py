@@ -82,7 +82,7 @@ class Decoder:
         if order != self._order:
             self._order, self._sampler = order, RowSampler([_rule(one) for one in order])
         flight = Flight(order, logits, None)
-        if self._sampler.needs_history or self._sampler.is_guided:
+        if self._sampler.needs_history or any(map(_binds_soon, order)):
             mx.async_eval(logits)
         else:
             unread = set(before.requests) if before is not None else set[Request]()
@@ -141,6 +141,10 @@ def _rule(request: Request) -> RowRule:
 def _guide(request: Request) -> Guide | None:
     """What it draws by; a row that has ended meanwhile may draw what it likes."""
     return request.guide if request.phase is Phase.SEATED else None
+
+
+def _binds_soon(request: Request) -> bool:
+    return request.guide is not None and request.guide.binds_soon
 
 
 def _inputs(order: Sequence[Request], before: Flight | None) -> mx.array:

@@ -5,14 +5,15 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from bramley.common.errors import EngineFault, InvalidRequest, Overloaded
 from bramley.protos.v1 import types_pb2
-from bramley.worker.grammar.constraint import OPTIONS, to_lark
-from bramley.worker.grammar.trial import Trials
+from bramley.worker.grammar.constraint import JSON, OPTIONS, to_lark
+from bramley.worker.grammar.trial import Trial, Trials
 from bramley.worker.grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 KEPT: Final = 256  # compiled grammars
 UNDONE_MAX: Final = 16  # being compiled, or waiting for that
 TIME_LIMIT_S: Final = 2.0
+PATIENCE: Final = 2.0  # times the limit: how long one is waited for on a busy machine
 _TOO_MANY: Final = "too many grammars to compile"
 
 Write = Callable[[], str]  # a grammar in Lark syntax; refuses what no grammar can hold to
@@ -31,14 +33,25 @@ class Compiled:
 
     Args:
         matcher: at the grammar's start; nobody else's.
+        numbers_end: whether numbers in it grow no more once they have digits enough.
     """
 
-    def __init__(self, matcher: "LLMatcher") -> None:
+    def __init__(self, matcher: "LLMatcher", *, numbers_end: bool = False) -> None:
         self._matcher = matcher
+        self.numbers_end = numbers_end
 
     def matcher(self) -> "LLMatcher":
         """Start an answer."""
         return self._matcher.deep_copy()
+
+
+@dataclass(slots=True)
+class _Making:
+    """A grammar that is known, or will be: who waits for it, and what ends it if nobody does."""
+
+    future: Future[Compiled]
+    trial: Trial
+    waiting: int = 0
 
 
 class Compiler:
@@ -46,17 +59,16 @@ class Compiler:
 
     Args:
         vocabulary: made ready by the first call, whose time is not limited.
-        time_limit_s: of a compilation. One that takes longer is refused; where it has an end,
-            who asks for it once more finds it then.
+        time_limit_s: of the processor, for one; what takes more is refused.
     """
 
     def __init__(self, vocabulary: Vocabulary, time_limit_s: float = TIME_LIMIT_S) -> None:
         self.vocabulary = vocabulary
-        self._time_limit_s = time_limit_s
+        self._patience_s = time_limit_s * PATIENCE
         self._trials = Trials(time_limit_s)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="grammar")
         self._ready: Future[object] | None = None
-        self._known: OrderedDict[bytes, Future[Compiled]] = OrderedDict()
+        self._known: OrderedDict[bytes, _Making] = OrderedDict()
 
     async def constraint(self, constraint: types_pb2.Constraint) -> Compiled:
         """Compile what a request's content has to be.
@@ -68,51 +80,63 @@ class Compiler:
             InvalidRequest: names the field; of a schema, the keyword too.
             Overloaded: as ``grammar`` does.
         """
-        field = f"constraint.{constraint.WhichOneof('constraint')}"
+        kind = constraint.WhichOneof("constraint")
         key = constraint.SerializeToString(deterministic=True)
-        return await self.grammar(field, key, partial(to_lark, constraint))
+        write = partial(to_lark, constraint, drops_blank=self.vocabulary.drops_blank)
+        return await self.grammar(f"constraint.{kind}", key, write, numbers_end=kind in JSON)
 
-    async def grammar(self, field: str, key: bytes, write: Write) -> Compiled:
-        """Compile a grammar.
+    async def grammar(
+        self, field: str, key: bytes, write: Write, *, numbers_end: bool = False
+    ) -> Compiled:
+        """Compile a grammar. One that nobody waits for any more is given up at once.
 
         Args:
             field: named where it is refused.
             key: tells it from others of the field.
             write: called on another thread, if it is not known.
+            numbers_end: as of ``Compiled``.
 
         Returns:
             Perhaps one that others have.
 
         Raises:
             InvalidRequest: names the field, or one that ``write`` names.
-            Overloaded: others are being compiled all the time that this one may take.
+            Overloaded: others keep the processor busy, or are before it, for too long.
         """
         self._ready = self._ready or self._threads.submit(self._prepare)
         await asyncio.shield(asyncio.wrap_future(self._ready))
-        future = self._future(field, key, write)
-        made = asyncio.wrap_future(future)
+        name = sha256(f"{field}\0".encode() + key).digest()  # keys may be of megabytes
+        making = self._making(name, partial(self._make, write, field, numbers_end=numbers_end))
+        made = asyncio.wrap_future(making.future)
         made.add_done_callback(_hear)
+        making.waiting += 1
         try:
-            async with asyncio.timeout(self._time_limit_s):
+            async with asyncio.timeout(self._patience_s):
                 return await asyncio.shield(made)
         except TimeoutError:
-            if not (future.running() or future.done()):
-                raise Overloaded(_TOO_MANY, retry_after_s=1.0) from None
-            problem = f"takes more than {self._time_limit_s:g} s to compile"
-            raise InvalidRequest(field, problem) from None
+            raise Overloaded(_TOO_MANY, retry_after_s=1.0) from None
+        finally:
+            making.waiting -= 1
+            if not (making.waiting or making.future.done()):
+                self._give_up(name, making)
 
-    def _future(self, field: str, key: bytes, write: Write) -> Future[Compiled]:
-        name = sha256(f"{field}\0".encode() + key).digest()  # keys may be of megabytes
-        future = self._known.get(name)
-        if future is None or _is_lost(future):
-            if sum(not one.done() for one in self._known.values()) >= UNDONE_MAX:
+    def _making(self, name: bytes, make_one: Callable[[Trial], Compiled]) -> _Making:
+        making = self._known.get(name)
+        if making is None or _is_lost(making.future):
+            if sum(not one.future.done() for one in self._known.values()) >= UNDONE_MAX:
                 raise Overloaded(_TOO_MANY, retry_after_s=1.0)
-            future = self._threads.submit(self._make, write, field)
-            self._known[name] = future
+            trial = Trial()
+            making = _Making(self._threads.submit(make_one, trial), trial)
+            self._known[name] = making
         self._known.move_to_end(name)
         while len(self._known) > KEPT:
             self._known.popitem(last=False)
-        return future
+        return making
+
+    def _give_up(self, name: bytes, making: _Making) -> None:
+        is_given_up = making.future.cancel() or making.trial.give_up()
+        if is_given_up and self._known.get(name) is making:
+            del self._known[name]
 
     def close(self) -> None:
         """End the threads; what is being compiled is not waited for."""
@@ -124,10 +148,10 @@ class Compiler:
         with contextlib.suppress(EngineFault):  # who needs one is told
             self._trials.ready()
 
-    def _make(self, write: Write, field: str) -> Compiled:
+    def _make(self, write: Write, field: str, trial: Trial, *, numbers_end: bool) -> Compiled:
         lark = write()
-        self._trials.check(f"{lark}\n{OPTIONS}", field)
-        return make(self.vocabulary, lark, field)
+        self._trials.check(f"{lark}\n{OPTIONS}", field, trial)
+        return make(self.vocabulary, lark, field, numbers_end=numbers_end)
 
 
 def _hear(made: asyncio.Future[Compiled]) -> None:
@@ -138,10 +162,12 @@ def _hear(made: asyncio.Future[Compiled]) -> None:
 
 def _is_lost(future: Future[Compiled]) -> bool:
     """Whether it failed, and not for what the grammar is."""
-    return future.done() and isinstance(future.exception(), EngineFault)
+    return future.done() and isinstance(future.exception(), (EngineFault, Overloaded))
 
 
-def make(vocabulary: Vocabulary, lark: str, field: str = "constraint") -> Compiled:
+def make(
+    vocabulary: Vocabulary, lark: str, field: str = "constraint", *, numbers_end: bool = False
+) -> Compiled:
     """Compile a grammar in Lark syntax here and now.
 
     Returns:
@@ -161,4 +187,4 @@ def make(vocabulary: Vocabulary, lark: str, field: str = "constraint") -> Compil
         raise InvalidRequest(field, f"cannot be compiled: {problem}")
     if matcher.is_stopped() and not matcher.is_accepting():
         raise InvalidRequest(field, "nothing satisfies it")
-    return Compiled(matcher)
+    return Compiled(matcher, numbers_end=numbers_end)

@@ -9,12 +9,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from bramley.common import bounds
 from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import types_pb2
 from bramley.worker.grammar.schema import checked_schema
 
-TEXT_MAX: Final = 1 << 20  # characters of a constraint
-CHOICES_MAX: Final = 10_000
+JSON: Final = frozenset({"json_schema", "json_object"})  # constraints whose content is JSON
 
 WHITE_SPACE: Final = r"\r?\n[ \t]{0,64}|[ \t]{1,4}"
 # One way only to write each character: a name that is another's in disguise cannot be written.
@@ -24,8 +24,13 @@ ESCAPES: Final = 'nrbtf\\"'
 OPTIONS: Final = '%llguidance {"no_forcing": true}\n'
 
 
-def to_lark(constraint: types_pb2.Constraint) -> str:
+def to_lark(constraint: types_pb2.Constraint, *, drops_blank: bool = False) -> str:
     """Write a constraint as a Lark grammar.
+
+    Args:
+        constraint: with one of its fields.
+        drops_blank: a blank that an answer begins with is not told: so one may come first, and
+            has to before a text that begins with one.
 
     Returns:
         The grammar; its first rule is ``start``.
@@ -33,20 +38,23 @@ def to_lark(constraint: types_pb2.Constraint) -> str:
     Raises:
         InvalidRequest: names the field, and of a schema the keyword.
     """
+    bounds.check(constraint, "constraint")
     match constraint.WhichOneof("constraint"):
         case "json_schema":
-            return _of_schema(_bounded("json_schema", constraint.json_schema))
+            return _json(_schema(constraint.json_schema), drops_blank)
         case "json_object":
             if not constraint.json_object:
                 raise InvalidRequest("constraint.json_object", "is false: leave it out instead")
-            return _start(json_rule({"type": "object"}))
+            return _json({"type": "object"}, drops_blank)
         case "regex":
-            regex = _bounded("regex", constraint.regex)
-            return _start("/" + _slashed(regex) + "/") if regex else _start('""')
+            return _text("/" + _slashed(constraint.regex) + "/", drops_blank)
         case "grammar":
-            return _bounded("grammar", constraint.grammar)
+            return _BLANK_FIRST.format(constraint.grammar) if drops_blank else constraint.grammar
         case "choice":
-            return _of_choices(list(constraint.choice.values))
+            values = list(constraint.choice.values)
+            if not values:
+                raise InvalidRequest("constraint.choice.values", "has none")
+            return _text(" | ".join(map(json.dumps, dict.fromkeys(values))), drops_blank)
         case _:
             raise InvalidRequest("constraint", "is empty")
 
@@ -58,7 +66,7 @@ def json_rule(schema: Mapping[str, Any] | bool) -> str:
     return "%json " + json.dumps({"x-guidance": options, **node})
 
 
-def _of_schema(text: str) -> str:
+def _schema(text: str) -> Mapping[str, Any] | bool:
     field = "constraint.json_schema"
     try:
         schema = json.loads(text, parse_constant=_no_constant)
@@ -66,21 +74,27 @@ def _of_schema(text: str) -> str:
         raise InvalidRequest(field, "is nested too deeply") from None
     except ValueError as error:
         raise InvalidRequest(field, f"is no JSON: {error}") from None
-    return _start(json_rule(checked_schema(schema, field)))
+    return checked_schema(schema, field)
 
 
-def _of_choices(values: list[str]) -> str:
-    field = "constraint.choice.values"
-    if not 1 <= len(values) <= CHOICES_MAX:
-        raise InvalidRequest(field, f"{len(values)} are not from 1 to {CHOICES_MAX}")
-    if not all(values):
-        raise InvalidRequest(field, "one is empty")
-    _bounded("choice.values", "".join(values))
-    return _start("CHOICE") + "CHOICE: " + " | ".join(map(json.dumps, dict.fromkeys(values)))
+def _json(schema: Mapping[str, Any] | bool, drops_blank: bool) -> str:
+    if not drops_blank:
+        return f"start: {json_rule(schema)}\n"
+    return f'start: " "? value\nvalue: {json_rule(schema)}\n'  # which begins with no blank
 
 
-def _start(rule: str) -> str:
-    return f"start: {rule}\n"
+def _text(terminal: str, drops_blank: bool) -> str:
+    if not drops_blank:
+        return f"start: TEXT\nTEXT: {terminal}\n"
+    return f'start: TOLD\nTOLD: " " TEXT | (TEXT & /([^ ](?s:.*))?/)\nTEXT: {terminal}\n'
+
+
+# A grammar may begin with a blank or not: to tell them apart there is always one before it.
+_BLANK_FIRST = """start: " " content
+content: %lark {{
+{}
+}}
+"""
 
 
 def _slashed(regex: str) -> str:
@@ -94,12 +108,6 @@ def _slashed(regex: str) -> str:
             out.append("\\n" if character == "\n" and not is_escaped else character)
         is_escaped = character == "\\" and not is_escaped
     return "".join(out)
-
-
-def _bounded(name: str, text: str) -> str:
-    if len(text) > TEXT_MAX:
-        raise InvalidRequest(f"constraint.{name}", f"{len(text)} characters exceed {TEXT_MAX}")
-    return text
 
 
 def _no_constant(name: str) -> None:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bramley.common.errors import EngineFault
-from bramley.worker.grammar.vocabulary import Vocabulary
+from bramley.worker.grammar.numbers import Numbers
+from bramley.worker.grammar.vocabulary import WHITE, Vocabulary
+from bramley.worker.grammar.words import ALL, Words, allow, forbid
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from bramley.worker.grammar.compiler import Compiled
     from bramley.worker.reading.events import AnswerReader
     from bramley.worker.text.detokenizer import Detokenizer
-
-Words = NDArray[np.uint32]
 
 GAP_TOKENS: Final = 4  # of white space at most between the end of reasoning and the grammar
 
@@ -35,11 +32,12 @@ class Reasoning:
         detokenizer: of this answer, and of nobody else.
         reader: likewise.
         is_open: the prompt has opened reasoning.
+        start: the marker that opens it; however it is cut into tokens, it does.
         end: the marker that ends it.
         closing_ids: what is written for the model once the budget is used up: they end the
             reasoning and begin the content.
         budget: tokens of reasoning; None for as many as it likes.
-        start_ids: the marker that opens reasoning; with a grammar the answer may begin with it.
+        start_ids: ``start`` as tokens; with a grammar the answer may begin with them.
         first_ids: what stands before content where no reasoning was opened; often nothing.
         lead_ids: what stands between reasoning's end and content; often nothing. Where there is
             any of either, no white space may follow it: it would be content.
@@ -50,6 +48,7 @@ class Reasoning:
     detokenizer: "Detokenizer"
     reader: "AnswerReader"
     is_open: bool
+    start: bytes
     end: bytes
     closing_ids: Sequence[int]
     budget: int | None = None
@@ -99,9 +98,12 @@ class Guide:
         self.reasoning_tokens = 0
         self.error: EngineFault | None = None
         self._end_ids = frozenset(end_ids)
+        self._ends = self._end_ids | vocabulary.end_ids
         self._grammar = compiled.matcher() if compiled else None
+        self._numbers = Numbers(vocabulary) if compiled and compiled.numbers_end else None
         self._reasoning = reasoning
         self._forced: deque[int] = deque()
+        self._head = b""  # of the answer's bytes, as long as they may open reasoning
         self._tail = b""  # of the reasoning's bytes: what may be the start of its end marker
         self._gap_left = GAP_TOKENS
         self._paths: list[Sequence[int]] = []  # that the answer may begin with, and their rest
@@ -114,6 +116,14 @@ class Guide:
     def is_free(self) -> bool:
         """Whether any id may come next."""
         return self.error is not None or (self._grammar is None and not self._forced)
+
+    @property
+    def binds_soon(self) -> bool:
+        """Whether the token after the next may be bound: it is not to be drawn before that."""
+        if self.error is not None or self._grammar is not None or self._forced:
+            return self.error is None
+        budget = None if self._reasoning is None else self._reasoning.budget
+        return budget is not None and self.reasoning_tokens + 1 >= budget
 
     @property
     def matcher(self) -> "LLMatcher | None":
@@ -142,51 +152,60 @@ class Guide:
             self._gap_left -= 1
         elif self._grammar is not None:
             self._go_on(self._grammar, token)
-        return self._place is _Place.CONTENT and self._is_stopped()
+        may_open = self._place is _Place.BEFORE and (self._paths or not self._is_direct)
+        is_content = self._place in {_Place.BEFORE, _Place.CONTENT} and not may_open
+        return is_content and self._is_stopped()
 
-    def mask(self, into: Words, known: Words | None) -> None:
+    def mask(self, into: Words) -> None:
         """Say which ids may come next.
 
         Args:
-            into: one row of a step's masks, all ones.
-            known: of ``matcher``, if there is one.
+            into: one row of a step's masks, as wide as the vocabulary's at least: the mask of
+                ``matcher``, if there is one, and all ones if not. It is changed.
         """
         if self._forced:
             into[:] = 0
-            _allow(into, self._forced[0])
+            allow(into, self._forced[0])
         elif self._reasoning is not None and self._place is _Place.INSIDE:
             # Without its content the answer would not be what was asked for.
             crossing = self.vocabulary.crossing(self._reasoning.end, len(self._tail))
             for number in (*self._end_ids, *self._reasoning.barred_ids, *crossing):
-                _forbid(into, number)
+                forbid(into, number)
         else:
-            self._mask_content(into, known)
+            self._mask_content(into, self.matcher)
         if self.error is None and not into.any():
             self._fail("no token may follow, and the answer may not end")
         if self.error is not None:
-            into[:] = _ALL
+            into[:] = ALL
 
-    def _mask_content(self, into: Words, known: Words | None) -> None:
-        into[:] = 0
-        may_end = False
-        if known is not None and self._grammar is not None:
-            if self._grammar.is_error():
-                self._fail(_first_line(self._grammar.get_error()))
-                return
-            both = min(len(into), len(known))
-            into[:both] = known[:both]
-            may_end = self._grammar.is_accepting()
-        for number in self.vocabulary.end_ids | self._end_ids:
-            if may_end and number in self._end_ids:
-                _allow(into, number)
-            elif may_end or number not in self.vocabulary.end_ids:
-                _forbid(into, number)  # else it may come if the grammar itself writes it
+    def _mask_content(self, into: Words, matcher: "LLMatcher | None") -> None:
+        if matcher is None:
+            into[:] = 0
+        elif matcher.is_error():
+            self._fail(_first_line(matcher.get_error()))
+            return
+        else:
+            into[self.vocabulary.words :] = 0
+            self._mask_ends(matcher, into)
+            if self._numbers is not None:
+                self._numbers.bound(matcher, into)
         if self._place is _Place.GAP and self._gap_left:
-            both = min(len(into), self.vocabulary.words)
-            into[:both] |= self.vocabulary.space_words[:both]
+            into[: self.vocabulary.words] |= self.vocabulary.space_words
         if self._place is _Place.BEFORE:
             for path in self._paths:
-                _allow(into, path[0])
+                allow(into, path[0])
+        if matcher is not None and matcher.is_accepting() and not into.any():
+            # Nothing was to be written, not even at the start: an end says so, ignored or not.
+            self._end_ids |= self.vocabulary.end_ids
+            self._mask_ends(matcher, into)
+
+    def _mask_ends(self, matcher: "LLMatcher", into: Words) -> None:
+        may_end = matcher.is_accepting()
+        for number in self._ends:
+            if may_end and number in self._end_ids:
+                allow(into, number)
+            elif may_end or number not in self.vocabulary.end_ids:
+                forbid(into, number)  # else it may come if the grammar itself writes it
 
     def _start(self, reasoning: Reasoning) -> None:
         if reasoning.first_ids or reasoning.lead_ids:
@@ -213,6 +232,7 @@ class Guide:
 
     def _begin(self, reasoning: Reasoning, token: int) -> None:
         is_inside = reasoning.take(token)
+        self._head = (self._head + self.vocabulary.token_bytes(token)).lstrip(WHITE)
         self._paths = [path[1:] for path in self._paths if path[0] == token]
         grammar = self._grammar
         self._is_direct = (
@@ -222,11 +242,14 @@ class Guide:
             self._place = _Place.INSIDE if is_inside else _Place.GAP
             if grammar is not None:
                 grammar.reset()
+            if self._numbers is not None:
+                self._numbers = Numbers(self.vocabulary)
             if is_inside:
                 self._close_if_spent(reasoning)
         elif self._is_direct and grammar is not None:
             self._go_on(grammar, token)
-            self._place = _Place.BEFORE if self._paths else _Place.CONTENT
+            may_open = self._paths or reasoning.start.startswith(self._head)
+            self._place = _Place.BEFORE if may_open else _Place.CONTENT
         elif not self._paths:
             self._fail(f"token {token} was not allowed")
 
@@ -254,25 +277,14 @@ class Guide:
         self._place = _Place.CONTENT
         if not grammar.consume_token(token):
             self._fail(_first_line(grammar.get_error()))
+        if self._numbers is not None:
+            self._numbers.take(token)
 
     def _is_stopped(self) -> bool:
         return self._grammar is not None and self.error is None and self._grammar.is_stopped()
 
     def _fail(self, problem: str) -> None:
         self.error = EngineFault(f"constraint: {problem}", reason="GRAMMAR")
-
-
-_ALL = np.uint32(0xFFFFFFFF)
-
-
-def _allow(words: Words, number: int) -> None:
-    if number >> 5 < len(words):
-        words[number >> 5] |= np.uint32(1 << (number & 31))
-
-
-def _forbid(words: Words, number: int) -> None:
-    if number >> 5 < len(words):
-        words[number >> 5] &= ~np.uint32(1 << (number & 31))
 
 
 def _start_of(marker: bytes, text: bytes) -> bytes:

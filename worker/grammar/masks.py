@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from bramley.worker.grammar.guide import Guide, Words
-
-_ALL = np.uint32(0xFFFFFFFF)
+from bramley.worker.grammar.guide import Guide
+from bramley.worker.grammar.words import ALL, Words
 
 
 def fill(guides: Sequence[Guide | None], width: int) -> Words | None:
@@ -27,16 +26,15 @@ def fill(guides: Sequence[Guide | None], width: int) -> Words | None:
     rows = [(row, guide) for row, guide in enumerate(guides) if guide and not guide.is_free]
     if not rows:
         return None
-    masks = np.full((len(guides), -(-width // 32)), _ALL, np.uint32)
+    words, known = -(-width // 32), rows[0][1].vocabulary.words
+    masks = np.full((len(guides), max(words, known)), ALL, np.uint32)
+    address, stride = masks.ctypes.data, masks.strides[0]
     for row, guide in rows:
-        known: Words | None = None
-        matcher = guide.matcher
-        if matcher is not None:
+        if (matcher := guide.matcher) is not None:
             # One after another: waking the library's own threads takes longer than eight masks.
-            known = np.empty(guide.vocabulary.words, np.uint32)
-            matcher.unsafe_compute_mask_ptr(known.ctypes.data, known.nbytes)
-        guide.mask(masks[row], known)
-    return masks
+            matcher.unsafe_compute_mask_ptr(address + row * stride, known * masks.itemsize)
+        guide.mask(masks[row])
+    return masks[:, :words]
 
 
 def apply(logits: mx.array, packed: Words) -> mx.array:

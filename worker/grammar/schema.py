@@ -18,6 +18,10 @@ SCHEMAS_MAX: Final = 10_000
 COUNT_MAX: Final = 1_000_000
 MULTIPLE_MAX: Final = 10_000  # digits of a multiple; its automaton has as many states
 EXACT_MAX: Final = 2**53
+PLACES_MAX: Final = 22  # 10^22 is the last power of ten that is exact
+DIGITS: Final = 15  # of a number that the library reads exactly, whatever they are
+LEAST: Final = Decimal("1e-20")  # above zero: numbers.py lets none have more digits
+WHOLE_MAX: Final = 10**18  # of multiples: the digits before the point have an end
 
 ANNOTATIONS: Final = frozenset(
     {"$comment", "title", "description", "default", "example", "examples", "deprecated"}
@@ -97,6 +101,9 @@ class _Walk:
             )
         for node in self._found.values():
             _write_format(node)
+            _write_exclusive(node)
+            if "multipleOf" in node:
+                _bound(node)
             if "oneOf" in node and "anyOf" not in node and disjoint(node["oneOf"], self._targets):
                 _rename(node, "oneOf", "anyOf")
 
@@ -201,6 +208,10 @@ class _Walk:
             self.refuse(name, "is no number")
         if not abs(value) <= EXACT_MAX:
             self.refuse(name, "is above 2^53: such numbers are not exact")
+        parts = Decimal(repr(value)).normalize()
+        places = max(0, -cast("int", parts.as_tuple().exponent))
+        if places > PLACES_MAX or abs(parts.scaleb(places)) > EXACT_MAX:
+            self.refuse(name, "has more digits than are read exactly")
 
     def multiple(self, name: str, node: Node, depth: int) -> None:
         self._check_number(name, node[name])
@@ -253,6 +264,32 @@ def _write_format(node: Node) -> None:
     if meant and meant != {"format": node["format"]}:
         del node["format"]
         node["allOf"] = [*node.get("allOf", []), dict(meant)]
+
+
+def _write_exclusive(node: Node) -> None:
+    """Write a whole bound that is exclusive as the next number of 15 digits beyond it.
+
+    The library takes such a bound for inclusive where the other one has the same whole part.
+    """
+    for name, sign, nearest in (("Minimum", 1, max), ("Maximum", -1, min)):
+        value = Decimal(repr(node.get(f"exclusive{name}", 0.5)))
+        places = DIGITS - len(str(abs(int(value))))
+        if value == int(value) and places > 0:
+            del node[f"exclusive{name}"]
+            step = Decimal(1).scaleb(-places) if value else LEAST
+            beyond = float(value + sign * step)
+            node[name.lower()] = nearest(beyond, node.get(name.lower(), beyond))
+
+
+def _bound(node: Node) -> None:
+    """Give multiples bounds where they have none.
+
+    numbers.py could not end them: after no single digit, perhaps, a multiple is whole.
+    """
+    if not {"minimum", "exclusiveMinimum"} & node.keys():
+        node["minimum"] = -WHOLE_MAX
+    if not {"maximum", "exclusiveMaximum"} & node.keys():
+        node["maximum"] = WHOLE_MAX
 
 
 def _rename(node: Node, old: str, new: str) -> None:

@@ -11,11 +11,52 @@ import sys
 import threading
 from typing import Final
 
-from bramley.common.errors import EngineFault, InvalidRequest
+from bramley.common.errors import EngineFault, InvalidRequest, Overloaded
 from bramley.worker.grammar.trier import DONE, SIZE_BYTES
 
 START_S: Final = 30.0
-PATIENCE: Final = 5.0  # times the limit, on a busy machine
+PATIENCE: Final = 5.0  # times the limit: how long one may take on a busy machine
+
+
+class Trial:
+    """One grammar's; whoever has no more use for it gives it up, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._trier: _Trier | None = None
+        self._is_over = False  # given up, or done
+
+    def give_up(self) -> bool:
+        """End it at once, or before it begins.
+
+        Returns:
+            Whether it was not over: who waits for it hears that nobody wants it.
+        """
+        with self._lock:
+            was_over, self._is_over = self._is_over, True
+            if self._trier is not None and not was_over:
+                self._trier.kill()
+        return not was_over
+
+    def run(self, trier: "_Trier", lark: str, within_s: float) -> bool | None:
+        """Have a process try a grammar.
+
+        Returns:
+            Whether the process lives, and None where it says nothing in time.
+
+        Raises:
+            EngineFault: it was given up.
+        """
+        with self._lock:
+            self._trier = trier
+            is_given_up = self._is_over
+        survives = None if is_given_up else trier.survives(lark, within_s)
+        with self._lock:
+            self._trier = None
+            is_given_up, self._is_over = self._is_over, True
+        if is_given_up:
+            raise EngineFault("nobody waits for this grammar any more")
+        return survives
 
 
 class Trials:
@@ -36,22 +77,34 @@ class Trials:
         """Have a process wait, which takes a while to start."""
         self._put(self._take())
 
-    def check(self, lark: str, field: str) -> None:
+    def check(self, lark: str, field: str, trial: Trial) -> None:
         """Try a grammar.
 
+        Args:
+            lark: the grammar.
+            field: named where it is refused.
+            trial: new; may be given up meanwhile.
+
         Raises:
-            InvalidRequest: it did not end in time, or ended the process that tried it.
-            EngineFault: no process can be started.
+            InvalidRequest: it ended the process that tried it, for it took too long or too much.
+            Overloaded: the process has had no time for it.
+            EngineFault: no process can be started, or the trial was given up.
         """
-        trier = self._take()
-        if trier.survives(lark, self._limit_s * PATIENCE):
-            self._put(trier)
-            return
-        self._end(trier)
-        self.ready()  # or the next one would wait for it
-        raise InvalidRequest(
-            field, f"takes more than {self._limit_s:g} s to compile, or is nested too deeply"
-        )
+        trier, survives = self._take(), None
+        try:
+            survives = trial.run(trier, lark, self._limit_s * PATIENCE)
+        finally:
+            if survives:
+                self._put(trier)
+            else:
+                self._end(trier)
+                self.ready()  # or the next one would wait for it
+        if survives is None:
+            raise Overloaded("too many grammars to compile", retry_after_s=1.0)
+        if not survives:
+            raise InvalidRequest(
+                field, f"takes more than {self._limit_s:g} s to compile, or is nested too deeply"
+            )
 
     def close(self) -> None:
         """End all processes, whatever they do."""
@@ -106,11 +159,11 @@ class _Trier:
 
     def has_started(self) -> bool:
         """Wait until it takes grammars."""
-        self._has_started = self._has_started or self._is_done(START_S)
+        self._has_started = self._has_started or self._is_done(START_S) is True
         return self._has_started
 
-    def survives(self, lark: str, within_s: float) -> bool:
-        """Tell whether a grammar has an end, good or bad."""
+    def survives(self, lark: str, within_s: float) -> bool | None:
+        """Tell whether a grammar has an end, good or bad; None where that is not known in time."""
         assert self._process.stdin is not None
         text = lark.encode()
         try:
@@ -133,9 +186,9 @@ class _Trier:
             if pipe is not None:
                 pipe.close()
 
-    def _is_done(self, within_s: float) -> bool:
+    def _is_done(self, within_s: float) -> bool | None:
         pipe = self._process.stdout
         assert pipe is not None
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
-            return bool(selector.select(within_s)) and pipe.read(1) == DONE
+            return pipe.read(1) == DONE if selector.select(within_s) else None

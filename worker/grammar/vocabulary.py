@@ -2,19 +2,20 @@
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bramley.worker.grammar.words import Words
 from bramley.worker.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-_WHITE = b" \t\r\n"
+WHITE: Final = b" \t\r\n"
+_DIGITS = tuple(b"%d" % digit for digit in range(10))
 
 
 class _Tokens:
@@ -40,6 +41,7 @@ class Vocabulary:
         tokenizer: whose ``token_bytes`` says what each id stands for.
 
     Attributes:
+        drops_blank: whether a blank that an answer begins with is not told.
         size: ids that the tokenizer knows; the model may have more logits, or fewer.
         end_ids: by the tokenizer. What ends a request is the request's to say.
     """
@@ -50,6 +52,7 @@ class Vocabulary:
         self._built: LLTokenizer | None = None
         self._holding: dict[bytes, Sequence[tuple[int, bytes]]] = {}
         self._crossing: dict[tuple[bytes, int], Sequence[int]] = {}
+        self.drops_blank = tokenizer.drops_blank
         self.size = tokenizer.vocabulary
         self.end_ids = frozenset(i for i in tokenizer.eos_token_ids if i < self.size)
 
@@ -64,12 +67,19 @@ class Vocabulary:
         with self._lock:
             if self._built is None:
                 tokens = [self.token_bytes(number) for number in range(self.size)]
+                if self.drops_blank:  # a byte's own token for it would be told, and is of no use
+                    blank = self._tokenizer.token_id("\u2581")
+                    tokens = [
+                        b"" if text == b" " and number != blank else text
+                        for number, text in enumerate(tokens)
+                    ]
                 ends = sorted(self.end_ids) or [self.size]
                 if not self.end_ids:
                     tokens.append(b"")  # the library wants an end; nothing ever draws this one
                 wrapper = _Tokens(self._tokenizer, tokens, ends[0])
                 self._built = LLTokenizer(cast("Any", wrapper), eos_token=ends)
-                _ = self.space_words  # made here, for guides ask on the engine's thread
+                # Made here, for guides ask on the engine's thread.
+                _ = self.space_words, self.digit_words, self.digits, self.letter
             return self._built
 
     def token_bytes(self, number: int) -> bytes:
@@ -83,7 +93,7 @@ class Vocabulary:
             return json.dumps(marker, ensure_ascii=False)
         return f"<[{number}]>"
 
-    @property
+    @cached_property
     def words(self) -> int:
         """Words of 32 bits that the library's mask of it has."""
         return -(-self.build().vocab_size // 32)
@@ -91,13 +101,31 @@ class Vocabulary:
     @cached_property
     def spaces(self) -> frozenset[int]:
         """Tokens that are white space and nothing else."""
-        return frozenset(i for i, text in self._texts if text and not text.strip(_WHITE))
+        return frozenset(i for i, text in self._texts if text and not text.strip(WHITE))
 
     @cached_property
-    def space_words(self) -> NDArray[np.uint32]:
+    def space_words(self) -> Words:
         """The same as a mask."""
+        return self._mask(self.spaces)
+
+    @cached_property
+    def digit_words(self) -> Words:
+        """A mask of the tokens that begin with a digit."""
+        return self._mask(i for i, text in self._texts if text.startswith(_DIGITS))
+
+    @cached_property
+    def digits(self) -> Sequence[int]:
+        """Tokens that are one digit."""
+        return [i for i, text in self._texts if text in _DIGITS]
+
+    @cached_property
+    def letter(self) -> int | None:
+        """A token that may come in any text, and in no number."""
+        return next((i for i, text in self._texts if text == b"a"), None)
+
+    def _mask(self, numbers: Iterable[int]) -> Words:
         bits = np.zeros(self.words * 32, np.uint8)
-        bits[list(self.spaces)] = 1
+        bits[list(numbers)] = 1
         return np.packbits(bits, bitorder="little").view(np.uint32)
 
     def crossing(self, marker: bytes, known: int) -> Sequence[int]:
@@ -116,7 +144,7 @@ class Vocabulary:
             if last not in self._holding:
                 self._holding[last] = [(i, text) for i, text in self._texts if last in text]
             parted = ((i, (start + text).partition(marker)) for i, text in self._holding[last])
-            self._crossing[key] = [i for i, (_, _, rest) in parted if rest.strip(_WHITE)]
+            self._crossing[key] = [i for i, (_, _, rest) in parted if rest.strip(WHITE)]
         return self._crossing[key]
 
     @cached_property

@@ -20,6 +20,8 @@ class Tokenizer:
         template: that renders it.
         added_ids: of tokens that a text is searched for before it is cut; special ones are.
         special_ids: of those that are no text by themselves, as turns' ends are.
+        drops_blank: whether a blank that a text begins with is not read: there stands one before
+            every first word, as a sign of its start.
     """
 
     def __init__(self, wrapper: object) -> None:
@@ -36,6 +38,8 @@ class Tokenizer:
         self.special_ids = frozenset(number for number, token in added.items() if token.special)
         self._is_byte_level = _is_byte_level(self.wrapper)
         self._bytes: dict[int, bytes] = {}
+        blank = next((number for piece, number in tokens.items() if piece[:1] == "\u2581"), None)
+        self.drops_blank = blank is not None and self.detokenizer().push([blank])[:1] != " "
         newline = _NEWLINE if self._is_byte_level else "\n"
         self.newline_ids = frozenset(
             number

@@ -13,8 +13,9 @@ from bramley.common.errors import EngineFault
 from bramley.protos.v1 import types_pb2
 from bramley.worker.engine.stopping import Finish
 from bramley.worker.grammar.compiler import Compiler
-from bramley.worker.grammar.guide import Guide, Words
+from bramley.worker.grammar.guide import Guide
 from bramley.worker.grammar.vocabulary import Vocabulary
+from bramley.worker.grammar.words import Words
 from bramley.worker.models.contract import LanguageModel
 from bramley.worker.models.mlx_lm import load_tokenizer
 from bramley.worker.request import LogprobRule, Priority, Request
@@ -189,8 +190,8 @@ def test_a_guide_that_fails_ends_its_own_row_alone(
 ) -> None:
     whole = Guide.mask
 
-    def mask(guide: Guide, into: Words, known: Words | None) -> None:
-        whole(guide, into, known)
+    def mask(guide: Guide, into: Words) -> None:
+        whole(guide, into)
         if guide is failing.guide and len(failing.output) == 3:
             guide.error = EngineFault("constraint: it broke")
             into[:] = np.uint32(0xFFFFFFFF)
@@ -210,8 +211,8 @@ def test_a_token_that_no_guide_allowed_is_not_told(
 ) -> None:
     whole = Guide.mask
 
-    def mask(guide: Guide, into: Words, known: Words | None) -> None:
-        whole(guide, into, known)
+    def mask(guide: Guide, into: Words) -> None:
+        whole(guide, into)
         if len(row.output) == 3:
             into[:] = 0
             into[ord("A") >> 5] = 1 << (ord("A") & 31)

@@ -192,6 +192,20 @@ def test_a_budget_without_a_grammar_asks_for_no_mask_until_it_is_used_up() -> No
     assert not one.take(ord("x"))
 
 
+def test_a_budget_binds_only_shortly_before_it_is_used_up() -> None:
+    one = guide(None, reasoning(byte_tokenizer(), budget=4))
+    bound: list[bool] = []
+    for token in b"abc":
+        bound.append(one.binds_soon)
+        one.take(token)
+    assert bound == [False, False, False]
+    assert one.binds_soon
+    one.take(ord("d"))
+    assert forced(one) == "\n</think>\n\n"
+    assert guide(grammar(OBJECT)).binds_soon
+    assert not guide(None, reasoning(byte_tokenizer())).binds_soon
+
+
 def test_reasoning_that_ends_by_itself_uses_no_more_of_the_budget() -> None:
     one = guide(None, reasoning(byte_tokenizer(), budget=20))
     write(one, "ab</think>" + "c" * 30)
@@ -220,6 +234,39 @@ def test_what_begins_as_the_marker_does_may_still_be_content() -> None:
     two = guide(compiled, reasoning(tokenizer, is_open=False))
     write(two, "<think>hm</think>")
     assert write(two, "<tip!")
+
+
+def test_a_marker_opens_reasoning_however_it_is_cut_into_tokens() -> None:
+    rule = reasoning(byte_tokenizer(), is_open=False)
+    rule.start_ids = [STOP]  # as one token; here it comes in seven
+    one = guide(grammar("start: /[a-z<>]+/"), rule)
+    assert {STOP, ord("<")} <= allowed(one)
+    write(one, "<think>")
+    assert EOS not in allowed(one)
+    write(one, "it is free, 1 2 3</think>")
+    assert not write(one, "<think>")  # behind reasoning it is content
+    assert EOS in allowed(one)
+
+
+def test_the_start_of_a_marker_may_be_the_whole_answer() -> None:
+    rule = reasoning(byte_tokenizer(), is_open=False)
+    rule.start_ids = [STOP]
+    assert write(guide(grammar('start: "<th"'), rule), "<th")
+    other = guide(grammar('start: "<th" "e"?'), rule)
+    write(other, "<th")
+    assert allowed(other) == {EOS, ord("e")}
+
+
+@pytest.mark.parametrize("ends", [(), (EOS,)])
+@pytest.mark.parametrize("lark", ['start: ""', "start: /a{0}/", 'start: ("" | "")'])
+def test_an_answer_of_nothing_is_whole_with_an_end_be_it_ignored(
+    ends: tuple[int, ...], lark: str
+) -> None:
+    one = guide(grammar(lark), ends=ends)
+    assert EOS in allowed(one)
+    assert allowed(one) <= byte_vocabulary().end_ids
+    assert one.take(EOS)
+    assert one.error is None
 
 
 def test_texts_that_stand_before_content_are_written_and_no_part_of_the_grammar() -> None:

@@ -13,6 +13,7 @@ import pytest
 from bramley.common.errors import InvalidRequest
 from bramley.worker.grammar.compiler import Compiled
 from bramley.worker.grammar.guide import Guide
+from bramley.worker.grammar.schema import WHOLE_MAX
 from bramley.worker.grammar.shapes import is_object
 from support import schemas
 from support.schemas import accepts, byte_vocabulary, compiled, is_valid, sample, writings
@@ -139,7 +140,12 @@ def _is_white_in_ecma_script_alone(schema: Any, value: Any) -> bool:
     return is_object(schema) and r"\s" in schema.get("pattern", "") and value == "\ufeff"
 
 
+def _is_large_multiple(schema: Any, value: Any) -> bool:
+    return is_object(schema) and "multipleOf" in schema and abs(value) > WHOLE_MAX
+
+
 NARROWER: tuple[Rule, ...] = (
+    _is_large_multiple,
     _is_unwritable,
     _is_odd_time,
     _is_odd_address,

