@@ -217,9 +217,16 @@ def load(path: Path) -> Run:
         schema = msgspec.json.decode(content, type=_Schema).schema
         if schema != SCHEMA:
             raise InvalidRequest(str(path), f"has schema {schema}, and not {SCHEMA}")
-        return msgspec.json.decode(content, type=Run)
-    except msgspec.DecodeError as error:
+        run = msgspec.json.decode(content, type=Run)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(str(path), f"is no run of the benchmark: {error}") from error
+    for arm in run.arms:
+        places = range(len(arm.requests))
+        for sample in arm.samples:
+            if not all(place in places for place in sample.requests):
+                problem = f"{arm.name}'s {sample.metric} rests on a request that is not there"
+                raise InvalidRequest(str(path), problem)
+    return run
 
 
 class _Schema(msgspec.Struct):

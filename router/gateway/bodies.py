@@ -7,6 +7,7 @@ numbers that are too big to be any, an object that has a key twice, a key that i
 import json
 import math
 import re
+from collections import Counter
 from typing import Any, Never, TypeVar, cast
 
 import msgspec
@@ -86,8 +87,8 @@ def as_json(value: object) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
         raise InvalidRequest(BODY, f"an object has the key {_shown(twice)} twice")
     return made
 

@@ -131,6 +131,7 @@ def put_turns(
                 turns.assistant(message)
             case System():
                 turns.system(_text_of(message.content))
+    turns.end()
     if isinstance(messages[-1], Assistant):
         if chat.messages[-1].tool_calls:
             problem = "calls tools, and is the last: their results have to follow"
@@ -139,21 +140,28 @@ def put_turns(
 
 
 class _Turns:
+    """Writes turns. A turn's texts are joined at its end: it may be any number of messages."""
+
     def __init__(self, chat: types_pb2.ChatInput) -> None:
         self._chat = chat
         self._called: dict[str, str] = {}  # names of tools, by the id of the call
+        self._texts: list[str] = []  # of the last turn
+        self._thoughts: list[str] = []  # likewise
 
     def system(self, text: str) -> None:
-        _add(self._turn("system"), text)
+        self._turn("system")
+        self._texts.append(text)
 
     def user(self, message: User) -> None:
         for part in _parted(message.content):
             if isinstance(part, ToolResult):
                 self._result(part)
             else:
-                _add(self._turn("user"), part)
+                self._turn("user")
+                self._texts.append(part)
 
     def _result(self, result: ToolResult) -> None:
+        self.end()
         text = _text_of(result.content or "")
         self._chat.messages.add(
             role="tool",
@@ -165,14 +173,13 @@ class _Turns:
     def assistant(self, message: Assistant) -> None:
         made = self._turn("assistant")
         if isinstance(message.content, str):
-            _add(made, message.content)
+            self._texts.append(message.content)
             return
         texts = [block.text for block in message.content if isinstance(block, Text)]
         calls = [block for block in message.content if isinstance(block, ToolUse)]
         if texts or not calls:
-            _add(made, "".join(texts))
-        thoughts = [each.thinking for each in message.content if isinstance(each, Thinking)]
-        made.reasoning_content = _GAP.join(filter(None, [made.reasoning_content, *thoughts]))
+            self._texts.append("".join(texts))
+        self._thoughts += [each.thinking for each in message.content if isinstance(each, Thinking)]
         for call in calls:
             self._called[call.id] = call.name
             made.tool_calls.add(id=call.id, name=call.name, arguments_json=as_json(call.input))
@@ -180,11 +187,18 @@ class _Turns:
     def _turn(self, role: str) -> types_pb2.ChatMessage:
         """The last turn, if it is of the role; else a new one."""
         messages = self._chat.messages
-        return messages[-1] if messages and messages[-1].role == role else messages.add(role=role)
+        if messages and messages[-1].role == role:
+            return messages[-1]
+        self.end()
+        return messages.add(role=role)
 
-
-def _add(made: types_pb2.ChatMessage, text: str) -> None:
-    made.content = _GAP.join(filter(None, [made.content, text]))
+    def end(self) -> None:
+        """Say what the last turn says."""
+        if self._texts:
+            self._chat.messages[-1].content = _GAP.join(filter(None, self._texts))
+        if self._thoughts:
+            self._chat.messages[-1].reasoning_content = _GAP.join(filter(None, self._thoughts))
+        self._texts, self._thoughts = [], []
 
 
 def _text_of(content: str | list[Text]) -> str:

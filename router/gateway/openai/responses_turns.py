@@ -3,7 +3,9 @@
 A model's turn is several items: what it thought, what it said, what it called.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import cast
 
 from bramley.protos.v1 import types_pb2
 from bramley.router.gateway.openai.responses_items import (
@@ -32,7 +34,7 @@ def turns_of(items: Iterable[Item], instructions: str | None = None) -> list[typ
     if instructions is not None:
         turns.append(types_pb2.ChatMessage(role="system", content=instructions))
     open_turn: types_pb2.ChatMessage | None = None  # of the model, that may have more to it
-    for item in items:
+    for item in _joined(items):
         turn = _gone_on(open_turn, item)
         if turn is None:
             turn = _begun(item)
@@ -55,10 +57,17 @@ def _gone_on(turn: types_pb2.ChatMessage | None, item: Item) -> types_pb2.ChatMe
     if isinstance(item, Message) and item.role == "assistant" and not has_begun:
         _put_content(turn, item.content)
         return turn
-    if isinstance(item, Reasoning) and not has_begun:
-        turn.reasoning_content += _thought(item)
-        return turn
     return None
+
+
+def _joined(items: Iterable[Item]) -> Iterator[Item]:
+    """Make one of thoughts that follow each other."""
+    for kind, alike in groupby(items, type):
+        if kind is Reasoning:
+            thoughts = cast("Iterator[Reasoning]", alike)
+            yield Reasoning(content=[part for each in thoughts for part in each.content or ()])
+        else:
+            yield from alike
 
 
 def _begun(item: Item) -> types_pb2.ChatMessage:

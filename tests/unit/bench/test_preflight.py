@@ -141,6 +141,15 @@ def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
         record.load(tmp_path / "run.json")
 
 
+@pytest.mark.parametrize("place", [-1, 1])
+def test_a_sample_has_to_rest_on_requests_that_are_there(tmp_path: Path, place: int) -> None:
+    made = run()
+    made.arms[0].samples[0].requests = [place]
+    record.save(made, tmp_path / "run.json")
+    with pytest.raises(InvalidRequest, match="ready rests on a request that is not there"):
+        record.load(tmp_path / "run.json")
+
+
 def test_the_hash_of_the_sources_is_of_names_and_content(tmp_path: Path) -> None:
     file = tmp_path / "bench" / "a.py"
     file.parent.mkdir()

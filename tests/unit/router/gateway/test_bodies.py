@@ -1,5 +1,6 @@
 """Bodies are read strictly, and what is wrong is named by its path."""
 
+from time import thread_time
 from typing import Annotated, Any
 
 import msgspec
@@ -99,3 +100,10 @@ def test_digits_may_be_many_in_a_text_and_in_a_number_that_is_one() -> None:
 
 def test_keys_may_be_numbers() -> None:
     assert convert({"bias": {"12": 1}}, Outer).bias == {12: 1.0}
+
+
+def test_a_key_twice_among_many_is_soon_found() -> None:
+    keys = ",".join(f'"{number}":1' for number in range(20_000))
+    began_s = thread_time()
+    assert "the key '19999' twice" in refusal(f'{{{keys},"19999":1}}'.encode()).problem
+    assert thread_time() - began_s < 2.0

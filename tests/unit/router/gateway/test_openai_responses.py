@@ -1,6 +1,7 @@
 """OpenAI's responses: items to turns and back, the same in both modes, and what is refused."""
 
 import json
+from time import thread_time
 from typing import Any
 
 import msgspec
@@ -404,3 +405,13 @@ def test_the_router_s_fields_are_named_as_bodies_do(router: str, body: str) -> N
     failure = Failure(400, f"{router}: is wrong", "INVALID_FIELD", router, is_router=True)
     error = json.loads(responses_failures.refusal(failure))["error"]
     assert (error["param"], error["message"]) == (body, f"{body}: is wrong")
+
+
+def test_any_number_of_thoughts_may_be_of_one_turn() -> None:
+    said = "some words " * 100
+    thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": said}]}
+    message = {"role": "assistant", "content": "hello"}
+    began_s = thread_time()
+    (made,) = requested(input=[*[thought] * 8000, message]).chat.messages
+    assert thread_time() - began_s < 3.0
+    assert (made.reasoning_content, made.content) == (said * 8000, "hello")

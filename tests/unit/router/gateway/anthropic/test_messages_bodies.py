@@ -1,6 +1,7 @@
 """A body of Anthropic's dialect says the same as the request that is made of it."""
 
 import json
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -273,12 +274,12 @@ def test_what_is_counted_is_the_prompt_that_is_generated_from() -> None:
         "output_config": {"effort": "high"},
     }
     body = {"model": "m", "messages": [*HELLO, assistant(text("It is"))], **fields}
-    (counted,) = count_tokens.read(body, 1).requests
+    counted = count_tokens.read(body)
     generated = asked(messages=body["messages"], **fields)
     for name in ("model", "chat", "tools", "tool_choice", "reasoning"):
         assert getattr(counted, name) == getattr(generated, name)
     with pytest.raises(InvalidRequest, match="max_tokens"):
-        count_tokens.read({**body, "max_tokens": 1}, 1)
+        count_tokens.read({**body, "max_tokens": 1})
 
 
 @pytest.mark.parametrize(
@@ -310,3 +311,16 @@ def test_an_input_comes_back_as_it_went() -> None:
     (turn,) = turns(*HELLO, assistant(CALL), user(result("")))[1:2]
     assert json.loads(turn.tool_calls[0].arguments_json) == CALL["input"]
     assert turn.tool_calls[0].arguments_json == as_json(CALL["input"])
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+def test_any_number_of_messages_may_be_one_turn(role: str) -> None:
+    said = "some words " * 100
+    began_s = thread_time()
+    blocks = [text(said)]
+    if role == "assistant":
+        blocks.append({"type": "thinking", "thinking": said, "signature": "s"})
+    (made,) = turns(*[{"role": role, "content": blocks}] * 8000)
+    assert thread_time() - began_s < 3.0
+    assert made.content == "\n\n".join([said] * 8000)
+    assert made.reasoning_content == (made.content if role == "assistant" else "")
