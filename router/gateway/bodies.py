@@ -15,6 +15,7 @@ import msgspec
 from bramley.common.errors import InvalidRequest
 
 BODY = "body"  # the field that is named where it is all of it
+_SHOWN = 500  # characters of a path or a problem: both may hold what was sent
 _T = TypeVar("_T")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")  # may be one half of a pair
 _LONG = re.compile(r"[0-9]{300}")  # may be a number that is too big
@@ -76,7 +77,7 @@ def convert(value: object, kind: type[_T], at: str = "") -> _T:
             path = f"{path}.{named[1]}" if path else named[1]
             problem = "is missing" if "missing" in problem else "is not known here"
         place = f"{at}.{path}" if at and path else at or path
-        raise InvalidRequest(place or BODY, problem) from error
+        raise InvalidRequest((place or BODY)[:_SHOWN], problem[:_SHOWN]) from error
 
 
 def as_json(value: object) -> str:

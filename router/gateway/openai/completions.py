@@ -6,11 +6,12 @@ openai/completions_answer.py says the answer.
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from bramley.common import bounds
 from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.router.gateway.bodies import convert
 from bramley.router.gateway.dialect import Asked, Dialect
-from bramley.router.gateway.failures import Failure
+from bramley.router.gateway.failures import BodyTooLarge, Failure
 from bramley.router.gateway.openai.completions_answer import CompletionStream, CompletionWhole
 from bramley.router.gateway.openai.objects import Told, refusal
 from bramley.router.gateway.openai.options import Int32, Options, TokenId, start
@@ -49,6 +50,7 @@ def read(value: object, now: int) -> Asked:
 
     Raises:
         InvalidRequest: names the field.
+        BodyTooLarge: for all its prompts it is.
     """
     body = convert(value, CompletionBody)
     common = start(body)
@@ -57,7 +59,10 @@ def read(value: object, now: int) -> Asked:
     if body.logprobs is not None:
         common.logprobs.top = body.logprobs
         common.logprobs.bytes = True
-    requests = [_asking(common, prompt) for prompt in _prompts(body.prompt)]
+    prompts = _prompts(body.prompt)
+    if common.ByteSize() * len(prompts) > bounds.REQUEST_BYTES_MAX:  # before it is there so often
+        raise BodyTooLarge(f"what is asked of {len(prompts)} prompts is too much for one body")
+    requests = [_asking(common, prompt) for prompt in prompts]
     told = Told(body.model, now, body.answers, len(requests), tells_usage=body.tells_usage)
     answer = CompletionStream(told) if body.streams else CompletionWhole(told)
     return Asked(requests, answer)

@@ -107,3 +107,10 @@ def test_a_key_twice_among_many_is_soon_found() -> None:
     began_s = thread_time()
     assert "the key '19999' twice" in refusal(f'{{{keys},"19999":1}}'.encode()).problem
     assert thread_time() - began_s < 2.0
+
+
+def test_little_is_shown_of_what_is_long() -> None:
+    for value in ({"k" * 100_000: 1}, {"bias": {"k" * 100_000: 1}}):
+        with pytest.raises(InvalidRequest) as caught:
+            convert(value, Outer)
+        assert len(str(caught.value)) < 2000

@@ -6,6 +6,7 @@ import pytest
 
 from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.router.gateway.failures import BodyTooLarge
 from bramley.router.gateway.openai import chat, completions
 from bramley.router.gateway.openai.options import renamed
 
@@ -272,3 +273,9 @@ def test_what_is_not_supported_is_refused_by_its_name() -> None:
 )
 def test_the_router_s_fields_are_named_as_bodies_do(router: str, body: str) -> None:
     assert renamed(router) == body
+
+
+def test_what_all_prompts_share_counts_for_each_before_it_is_copied() -> None:
+    body = {"model": "m", "prompt": ["a"] * 32, "stop": ["s" * (2 << 20)]}
+    with pytest.raises(BodyTooLarge, match="32 prompts"):
+        completions.read(body, 1)
