@@ -19,7 +19,7 @@ from bramley.router.admission import Ask
 from bramley.router.attempts import PREEMPTED, Attempt, Failure, Retries, is_lost
 from bramley.router.gate import Gate, Place
 from bramley.router.metrics import ModelMetrics
-from bramley.router.relay import Workers
+from bramley.router.relay import Workers, ended
 from bramley.router.replicas import Seat
 from bramley.router.requests import InFlight
 
@@ -105,7 +105,7 @@ class Embedding:
                 return self._response
             finally:
                 task.cancel()
-                await asyncio.wait([task])
+                await ended(task)
 
     async def _produce(self) -> None:
         asked = _asked(self._request, self._entry.id)

@@ -73,7 +73,8 @@ def _is_draining(error: grpc.aio.AioRpcError) -> bool:
     return RemoteError(error).reason == Draining.default_reason
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
+async def ended(task: asyncio.Task[None]) -> None:
+    """Wait for what produces an answer; what it ends with may be of no interest to anybody."""
     if not task.done():  # as a rule it is, and waiting is not cheap
         await asyncio.wait([task])
     if not task.cancelled():
@@ -163,7 +164,7 @@ class Relay:
             try:
                 while (event := await self._outbox.get()) is not None:
                     yield self._sent(event)
-                await _ended(task)
+                await ended(task)
                 if not task.cancelled():
                     task.result()
                     return
@@ -174,7 +175,7 @@ class Relay:
             finally:
                 left_s = self._entry.aborted_s or monotonic()
                 task.cancel()
-                await _ended(task)
+                await ended(task)
                 if task.cancelled():
                     self._metrics.cancel_latency.observe(monotonic() - left_s)
 

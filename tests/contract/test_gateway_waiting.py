@@ -2,15 +2,16 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from bramley.protos.v1 import router_pb2
 from bramley.router.gateway import replies
-from support.gateway import HELLO, error_of, events, site, unchunked
-from support.http import Answer
-from support.routing import until
+from support.gateway import HELLO, Site, error_of, events, site, unchunked
+from support.http import Answer, parsed
 from support.script import Script
 
 PATH = "/v1/chat/completions"
@@ -25,6 +26,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def chat(*, stream: bool = True, **labels: str) -> dict[str, Any]:
     named = {name.replace("_", "."): value for name, value in labels.items()}
     return {"model": "fake", "messages": HELLO, "stream": stream, "metadata": named}
+
+
+@asynccontextmanager
+async def asked(
+    one: Site, body: dict[str, Any], *headers: str
+) -> AsyncGenerator[asyncio.StreamReader]:
+    """Ask, to read what comes as it comes."""
+    host, _, port = one.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    data = json.dumps(body).encode()
+    head = [f"POST {PATH} HTTP/1.1", "host: localhost", "connection: close", *headers]
+    head += ["content-type: application/json", f"content-length: {len(data)}", "", ""]
+    writer.write("\r\n".join(head).encode() + data)
+    try:
+        yield reader
+    finally:
+        writer.close()
 
 
 def told(answer: Answer) -> Answer:
@@ -49,30 +67,18 @@ async def test_a_stream_that_waits_begins_with_comments_and_goes_on_as_ever() ->
 
 
 async def test_a_stream_that_began_has_comments_where_it_pauses() -> None:
-    async with site() as one:
-        host, _, port = one.address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        body = json.dumps(chat(fake_stall="delta")).encode()
-        writer.write(
-            b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\n\r\n%b" % (PATH.encode(), len(body), body)
-        )
+    async with site() as one, asked(one, chat(fake_stall="delta")) as reader:
         await asyncio.wait_for(reader.readuntil(b'"0 "'), 10)
         for _ in range(2):
             await asyncio.wait_for(reader.readuntil(replies.COMMENT), 10)
-        writer.close()
 
 
 async def test_after_a_comment_a_failure_is_an_event() -> None:
-    async with site() as one:
-        asked = asyncio.create_task(
-            one.post(PATH, chat(fake_stall="started"), x_request_id="waits")
-        )
-        worker = one.bench.node.workers["fake"]
-        await until(lambda: worker.running == 1)
-        await asyncio.sleep(replies.BEGIN_S * 2)
+    body = chat(fake_stall="started")
+    async with site() as one, asked(one, body, "x-request-id: waits") as reader:
+        begun = await asyncio.wait_for(reader.readuntil(replies.COMMENT), 10)
         await one.bench.stub.Abort(router_pb2.AbortRequest(request_ids=["waits"]))
-        answer = await asked
+        answer = parsed(begun + await asyncio.wait_for(reader.read(), 10))
         assert answer.status == 200
         (error,) = events(told(answer))
         assert error["error"]["code"] == "aborted"

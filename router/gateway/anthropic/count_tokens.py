@@ -4,13 +4,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bramley.protos.v1 import router_pb2
+from bramley.protos.v1 import generation_pb2, router_pb2
 from bramley.router.gateway.anthropic.messages import PromptBody, prompt_of
-from bramley.router.gateway.anthropic.messages_answer import MessageWhole, Told
-from bramley.router.gateway.anthropic.objects import refusal
 from bramley.router.gateway.bodies import convert
 from bramley.router.gateway.calls import Calls, remote_errors
-from bramley.router.gateway.dialect import Asked, Dialect
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -19,7 +16,7 @@ class Count(msgspec.Struct, frozen=True):
     input_tokens: int
 
 
-def read(value: object, now: int) -> Asked:
+def read(value: object) -> generation_pb2.GenerateRequest:
     """Make of a body's plain values the request whose prompt is to be counted.
 
     Returns:
@@ -28,11 +25,7 @@ def read(value: object, now: int) -> Asked:
     Raises:
         InvalidRequest: names the field.
     """
-    body = convert(value, PromptBody)
-    return Asked([prompt_of(body)], MessageWhole(Told(body.model)))
-
-
-DIALECT = Dialect(read, refusal)
+    return prompt_of(convert(value, PromptBody))
 
 
 class Counting:
@@ -48,7 +41,7 @@ class Counting:
     async def count(self, request: Request) -> Response:
         """Have a prompt made, and count it."""
         caller = self._calls.admit(request)
-        (asked,) = (await self._calls.read(request, DIALECT)).requests
+        asked = await self._calls.understand(request, read)
         with remote_errors():
             answer = await self._calls.stub.Tokenize(
                 router_pb2.TokenizeRequest(
