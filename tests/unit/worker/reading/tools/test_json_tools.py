@@ -2,31 +2,18 @@
 
 import json
 import time
-from typing import Any
 
 import pytest
 
 from bramley.worker.reading.events import CallArguments, CallEnd, CallStart, Text, ToolSpec
 from bramley.worker.reading.tools.json_tools import FORMAT
+from support.json_forms import hermes
 from support.tool_calls import (
     Call,
     accepts,
-    check_cuts,
-    check_grammar,
-    check_limits,
-    check_oracle,
-    events,
-    hard_arguments,
-    parsed,
     quoted_terminal,
     read,
 )
-
-
-def written(name: str, arguments: Any) -> str:
-    """A call as the template writes it."""
-    body = json.dumps({"name": name, "arguments": arguments})
-    return f"<tool_call>\n{body}\n</tool_call>"
 
 
 def called(inner: str) -> list[Call]:
@@ -36,33 +23,8 @@ def called(inner: str) -> list[Call]:
     return made.calls
 
 
-WEATHER = written("get_weather", {"city": "Zürich", "days": 2})
-NESTED = written(
-    "run_code", {"source": 'a {"b": [1]}', "lines": [1, [2, {}]], "options": {"x": {}}}
-)
-PARALLEL = f"{WEATHER}\n{written('ping', {})}\n"
-AMID_TEXT = f"Let me look.\n\n{WEATHER}\n\nAnd <that> was <tool_calls>.\n{NESTED}"
-BODIES = [
-    '\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n',
-    '{"arguments":{"city":"Bern","deep":[{"a":{}},"]"]},"name":"get_weather"}',
-    '{"id": "x", "name": "ping", "arguments": {}, "more": [1, {"a": "}"}]}',
-    '{ "name" :\t"ping" ,\n"arguments" : { "a" : "\\u00fc \\ud83d\\ude00 \\/" } }',
-    '[{"name": "ping", "arguments": {}}, {"name": "get_weather", "arguments": {"city": "A"}}]',
-]
-
-
-@pytest.mark.parametrize("body", BODIES)
-def test_a_call_is_what_mlx_lm_makes_of_it(body: str) -> None:
-    made = read(FORMAT, f"<tool_call>{body}</tool_call>")
-    check_oracle(made, parsed("json_tools", body))
-    assert made.text == ""
-
-
-@pytest.mark.parametrize("text", [WEATHER, NESTED, PARALLEL, AMID_TEXT, *BODIES])
-def test_how_a_text_is_cut_does_not_matter(text: str) -> None:
-    text = text if "<tool_call>" in text else f"<tool_call>{text}</tool_call>"
-    check_cuts(FORMAT, text)
-    check_limits(FORMAT, text)
+WEATHER = hermes("get_weather", {"city": "Zürich", "days": 2})
+PARALLEL = f"{WEATHER}\n{hermes('ping', {})}\n"
 
 
 def test_arguments_are_handed_on_while_they_are_written() -> None:
@@ -92,12 +54,6 @@ def test_calls_in_parallel_are_numbered_and_white_space_between_them_is_dropped(
     ]
 
 
-def test_content_around_calls_is_exact() -> None:
-    made = read(FORMAT, AMID_TEXT)
-    assert made.text == "Let me look.\n\n\n\nAnd <that> was <tool_calls>.\n"
-    assert [call.name for call in made.calls] == ["get_weather", "run_code"]
-
-
 def test_arguments_may_be_the_text_of_an_object() -> None:
     inner = json.dumps({"city": 'a "b" \\ \U0001f600', "days": 1})
     for body in (json.dumps(inner), json.dumps(inner, ensure_ascii=False)):
@@ -110,21 +66,6 @@ def test_parameters_are_arguments_and_a_call_without_any_has_none() -> None:
     assert call == Call("f", "", '{"a": 1}', is_whole=True)
     (call,) = called('{"name": "f"}')
     assert call == Call("f", "", "{}", is_whole=True)
-
-
-@pytest.mark.parametrize("arguments", hard_arguments("</tool_call>", "<tool_call>"))
-def test_b045_what_is_well_formed_comes_through_exactly(arguments: dict[str, Any]) -> None:
-    for text in (
-        written("run_code", arguments),
-        f"<tool_call>{json.dumps({'name': 'run_code', 'arguments': arguments}, ensure_ascii=False)}"
-        "</tool_call>",
-    ):
-        made = read(FORMAT, text)
-        assert made.text == ""
-        (call,) = made.calls
-        assert call.is_whole
-        assert not call.is_malformed
-        assert json.loads(call.arguments) == arguments
 
 
 # mlx-lm raises on each of these.
@@ -150,11 +91,6 @@ def test_b045_what_is_no_json_object_is_handed_on_as_written(arguments: str) -> 
     assert call == Call("f", "", arguments, is_whole=True, is_malformed=True)
 
 
-def test_b045_a_number_where_a_string_is_declared_stays_a_number() -> None:
-    (call,) = called('{"name": "get_weather", "arguments": {"city": 8001}}')
-    assert call == Call("get_weather", "", '{"city": 8001}', is_whole=True)
-
-
 def test_b045_an_end_marker_ends_arguments_that_are_cut_off() -> None:
     (call,) = called('{"name": "f", "arguments": {"a": [1, ')
     assert call == Call("f", "", '{"a": [1, ', is_whole=True, is_malformed=True)
@@ -167,27 +103,6 @@ def test_b045_an_end_marker_ends_arguments_that_are_cut_off() -> None:
 def test_an_end_marker_in_a_string_that_is_cut_off_ends_nothing() -> None:
     (call,) = called('{"name": "f", "arguments": {"a": "b')
     assert call == Call("f", "", '{"a": "b</tool_call>')
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<tool_call>get_weather</tool_call>",
-        "<tool_call></tool_call>",
-        "<tool_call>\n{}\n</tool_call>",
-        '<tool_call>{"arguments": {"a": 1}}</tool_call>',
-        '<tool_call>{"name": 7, "arguments": {}}</tool_call>',
-        '<tool_call>{"name": "", "arguments": {}}</tool_call>',
-        '<tool_call>{"na',
-        "<tool_call>[]",
-        "<tool_cal",
-        "</tool_call> of nothing",
-        " \n",
-    ],
-)
-def test_what_has_no_name_is_content_markers_included(text: str) -> None:
-    assert events(FORMAT, [text]) == [Text(text)]
-    check_cuts(FORMAT, text)
 
 
 def test_a_call_behind_an_opening_that_was_none_is_read() -> None:
@@ -206,11 +121,6 @@ def test_a_second_call_of_a_list_that_is_none_is_content() -> None:
     made = read(FORMAT, '<tool_call>[{"name": "f"}, {"nom": "g"}]</tool_call>')
     assert made.text == ', {"nom": "g"}]'
     assert made.calls == [Call("f", "", "{}", is_whole=True)]
-
-
-@pytest.mark.parametrize("many", [False, True])
-def test_what_the_grammar_lets_through_is_read_as_valid_calls(many: bool) -> None:
-    check_grammar(FORMAT, many=many, seeds=range(12))
 
 
 def test_the_grammar_writes_json_as_constraints_do() -> None:
