@@ -49,7 +49,7 @@ export async function send(text, options, changed) {
   answer.end.classList.toggle("bad", end.isBad);
   if (leaving === own) leaving = null;
   by("log").removeAttribute("aria-busy");
-  say(by("told"), end.isBad ? `It failed: ${end.words}` : END);
+  say(by("told"), end.isBad ? `It failed: ${end.words}` : own.signal.aborted ? "Stopped." : END);
   if (end.isBad && !end.content) {
     asked.remove(); // it is in the box again, to be tried again
     if (!by("message").value) by("message").value = text;

@@ -24,7 +24,9 @@ _FLAGS = (
     *("--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu"),
     *("--no-first-run", "--disable-dev-shm-usage", "--disable-background-networking"),
     *("--disable-component-update", "--disable-extensions", "--disable-sync", "--mute-audio"),
-    *("--hide-scrollbars", "about:blank"),
+    # Each tab is as one that somebody looks at.
+    *("--disable-renderer-backgrounding", "--disable-background-timer-throttling"),
+    *("--disable-backgrounding-occluded-windows", "--hide-scrollbars", "about:blank"),
 )
 
 
@@ -134,7 +136,8 @@ class Browser:
             while True:
                 told = json.loads((await self._reader.readuntil(b"\0"))[:-1])
                 if "id" in told:
-                    self._waiting.pop(told["id"]).set_result(told)
+                    if not (waiting := self._waiting.pop(told["id"])).done():
+                        waiting.set_result(told)
                 elif page := self.pages.get(told.get("sessionId", "")):
                     page.note(told["method"], told["params"])
 
