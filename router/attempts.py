@@ -1,5 +1,6 @@
 """What may be tried again: failures of workers, and the requests that cause them."""
 
+import copy
 import hashlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -100,8 +101,7 @@ class Attempt:
     def _digest(self) -> bytes:
         """Names what is asked, not who asks; made only where something is suspected."""
         if not self._known_digest:
-            asked = type(self._request)()
-            asked.MergeFrom(self._request)
+            asked = copy.deepcopy(self._request)
             asked.ClearField("request_id")
             content = asked.SerializeToString(deterministic=True)
             self._known_digest = hashlib.sha256(content).digest()
