@@ -184,8 +184,7 @@ async def test_bodies_in_pieces_are_bounded_too(
 
 
 HEAD = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
-    b"content-type: application/json\r\n"
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 )
 
 

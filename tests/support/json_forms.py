@@ -324,7 +324,7 @@ def _gemma4_body(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 G_WEATHER = gemma4_call("get_weather", {"city": "Zürich", "days": 2})
-_G_NESTED = {
+_G_NESTED: dict[str, Any] = {
     "source": "{a: [1], <b> \"c\", 'd'}",
     "o": {"e": {"f": [True, None, -1.5e3]}},
     "g": [],
