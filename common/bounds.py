@@ -55,7 +55,9 @@ class Number:
     def check(self, path: str, value: Any) -> None:  # noqa: ANN401
         """Refuse what is outside."""
         if not (math.isfinite(value) and self.low <= value <= self.high):
-            raise InvalidRequest(path, f"{value:g} is not from {self.low:g} to {self.high:g}")
+            raise InvalidRequest(
+                path, f"{value:.10g} is not from {self.low:.10g} to {self.high:.10g}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,22 +48,34 @@ SIZE_OPTIONS = {
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="bramley bench serve", description=__doc__)
-    parser.add_argument("--model", default=SMOLLM2, help="folder of a model; smollm2 without it")
+    parser.add_argument("--model", default=SMOLLM2, help="folder of a model [default: smollm2]")
     parser.add_argument(
         "--arms",
         default=f"{arms.OURS},{arms.PEER}",
         help=f"of {', '.join(arms.KINDS)} and url=http://HOST:PORT[#MODEL], with commas between "
-        "them; in turns A B B A",
+        "them; in turns A B B A [default: %(default)s]",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the first run")
-    parser.add_argument("--seeds", type=int, default=1, help="so many runs, a file each")
-    parser.add_argument("--quick", action="store_true", help="less of everything")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the first run [default: %(default)s]"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="so many runs, a file each [default: 1]"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="less of everything: two arms in 6 minutes"
+    )
     parser.add_argument("--phases", help=f"of {', '.join(phases.PHASES)}; all without it")
-    parser.add_argument("--context", type=int, help="tokens of the long prompt")
-    parser.add_argument("--aggregate-context", type=int, help="tokens of each stream's prompt")
-    parser.add_argument("--streams", help="numbers of streams that run together, such as 1,2,4,8")
-    parser.add_argument("--stagger", type=float, help="seconds between the streams' starts")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds that an answer has")
+    parser.add_argument("--context", type=int, help="tokens of the long prompt [default: 4096]")
+    parser.add_argument(
+        "--aggregate-context", type=int, help="tokens of each stream's prompt [default: 32]"
+    )
+    parser.add_argument("--streams", help="numbers of streams that run together [default: 1,2,4,8]")
+    parser.add_argument(
+        "--stagger", type=float, help="seconds between the streams' starts [default: 0]"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=900.0, help="seconds that an answer has [default: 900]"
+    )
     parser.add_argument("--out", type=Path, help="the file; with several seeds, one a seed")
     parser.add_argument(
         "--diagnostic", action="store_true", help="measure on any machine, and say so in the file"
@@ -198,6 +210,7 @@ def measure(given: argparse.Namespace) -> int:
         if not given.diagnostic:
             print("`--diagnostic` measures all the same, and says so", file=sys.stderr)
             return NOT_FIT
+        print("it is measured all the same, and the file says so", file=sys.stderr)
     with found_model(given.model, kinds) as folder:
         count, counted_by = counter(folder)
         fitting = within_context(sizes, folder)

@@ -104,7 +104,8 @@ def goals(all_columns: Sequence[Column], slack: int = 0) -> list[Goal]:
 def _judge(row: _Row, column: Column, peer: Column | None) -> Goal:
     seen = row.look(column, peer)
     verdict: Verdict = "not shown"
-    if seen.value is not None and seen.is_enough:
+    is_measured = all(side.run.mode == "measurement" for side in column.sides)
+    if is_measured and seen.value is not None and seen.is_enough:
         verdict = "met" if row.required.is_met(seen.value) else "missed"
     return Goal(
         what=row.what,

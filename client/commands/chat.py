@@ -1,5 +1,6 @@
 """``bramley chat``: a conversation at the terminal."""
 
+import re
 import sys
 import uuid
 from contextlib import closing
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from bramley.client.requests import Options, Turn
     from bramley.client.sync import Client
 
+_COMMAND = re.compile(r"/[a-z]+")  # and no more than that, as a path or a question has
 _HELP = """/help   list the commands
 /reset  forget the conversation
 /exit   end, as Ctrl-D does
@@ -73,6 +75,8 @@ def chat(  # noqa: PLR0913 -- an option each
                 options["session_key"] = _session_key()
             elif line == "/help":
                 typer.echo(_HELP)
+            elif _COMMAND.fullmatch(line):
+                typer.echo(f"there is no {line}; /help lists what there is", err=True)
             elif line:
                 _turn(client, model, history, line, options)
 

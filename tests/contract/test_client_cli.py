@@ -347,9 +347,10 @@ def test_chat_takes_options_and_lists_its_commands(shell: Shell, router: FakeRou
     options = ["--max-tokens", "9", "--temperature", "0.5", "--seed", "7"]
     command = [*bramley(shell), "chat", MODEL, *options]
     ended = subprocess.run(
-        command, input="/help\none\n", text=True, check=True, stdout=subprocess.PIPE
+        command, input="/help\n/halp\none\n", text=True, check=True, capture_output=True
     )
     assert all(name in ended.stdout for name in ("/help", "/reset", "/exit", "Ctrl-C"))
+    assert "there is no /halp" in ended.stderr
     (request,) = router.requests
     assert (request.stop.max_tokens, request.sampling.seed) == (9, 7)
     assert request.sampling.temperature == 0.5

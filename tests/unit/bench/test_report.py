@@ -257,6 +257,8 @@ def test_a_diagnostic_run_says_so_before_any_figure() -> None:
     made = runs(mode="diagnostic")
     for text in (paged(made).text, markdown.report(summarise(made))):
         assert text.index("these figures are no measurement") < text.index("decode_rate")
+    assert {goal.verdict for goal in summarise(made).goals} == {"not shown"}
+    assert {goal.verdict for goal in summarise(runs()).goals} > {"not shown"}
 
 
 def test_the_markdown_has_as_many_cells_in_each_row_as_in_its_header() -> None:
