@@ -44,9 +44,11 @@ export async function send(text, options, changed) {
   changed();
   const end = await written(answer, [...mine, turn], options, own.signal);
   if (end.content) mine.push(turn, { role: "assistant", content: end.content });
-  answer.end.textContent = end.words;
-  answer.end.hidden = !end.words;
-  answer.end.classList.toggle("bad", end.isBad);
+  following(() => {
+    answer.end.textContent = end.words;
+    answer.end.hidden = !end.words;
+    answer.end.classList.toggle("bad", end.isBad);
+  });
   if (leaving === own) leaving = null;
   by("log").removeAttribute("aria-busy");
   say(by("told"), end.isBad ? `It failed: ${end.words}` : own.signal.aborted ? "Stopped." : END);
@@ -117,13 +119,20 @@ function take(chunk, seen) {
   seen.content += content;
 }
 
-/** Show what came since the last time, as text; the log follows who reads its end. */
+/** Show what came since the last time, as text. */
 function draw(answer, seen) {
+  following(() => {
+    answer.thinking.hidden = !seen.thought;
+    grow(answer.thought, seen.thought);
+    grow(answer.content, seen.content);
+  });
+}
+
+/** Change the log, and keep its end in sight of who reads there. */
+function following(change) {
   const log = by("log");
   const follows = log.scrollHeight - log.scrollTop - log.clientHeight < NEAR_PX;
-  answer.thinking.hidden = !seen.thought;
-  grow(answer.thought, seen.thought);
-  grow(answer.content, seen.content);
+  change();
   if (follows) log.scrollTop = log.scrollHeight;
 }
 

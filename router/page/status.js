@@ -81,7 +81,7 @@ function drawn(model, speeds) {
   const facts = [`${count(model.running)} running`, `${count(model.waiting)} waiting`];
   if (speeds.has(model.name)) facts.push(`${rate(speeds.get(model.name))} tokens/s`);
   item.append(made("div", "more", facts.join(" · ")));
-  const rest = [`${count(model.generated_tokens)} tokens so far`];
+  const rest = [`${count(model.worker_tokens)} tokens since its start`];
   if (model.context_tokens) rest.push(`context ${count(model.context_tokens)}`);
   if (model.reserved_bytes) rest.push(bytes(model.reserved_bytes));
   if (model.pinned) rest.push("pinned");
@@ -92,7 +92,7 @@ function drawn(model, speeds) {
 
 function drawMemory(memory) {
   const used = memory.reserved_bytes + memory.store_bytes;
-  const gauges = [gauge("Reserved for models and the store", used, memory.budget_bytes)];
+  const gauges = [gauge("Models and store", used, memory.budget_bytes)];
   by("memory").replaceChildren(...gauges);
 }
 
