@@ -30,6 +30,8 @@ def refused(failure: Failure, body: bytes, request_id: str = "") -> Response:
     headers = {"cache-control": "no-store"}
     if failure.retry_after_s is not None:
         headers["retry-after"] = str(failure.retry_after_s)
+    if failure.status == 409:  # both vendors' clients would try it again
+        headers["x-should-retry"] = "false"
     if failure.status == 401:
         headers["www-authenticate"] = "Bearer"
     if failure.status in {401, 403, 413, 415, 421, 503}:  # the body may be unread

@@ -102,6 +102,12 @@ class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_id: str | None = None
 
 
+class Previous(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the prompt is to be compared with; it is compared with nothing."""
+
+    previous_message_id: str | None = None
+
+
 class PromptBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Fields that decide the prompt: all that its tokens are counted by.
 
@@ -134,7 +140,7 @@ class PromptBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class MessagesBody(PromptBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A body."""
 
-    ONLY: _Only = {**PromptBody.ONLY, "container": (), "diagnostics": (), "inference_geo": ()}
+    ONLY: _Only = {**PromptBody.ONLY, "container": (), "inference_geo": ()}
 
     max_tokens: Int32
     stop_sequences: list[str] | None = None
@@ -145,7 +151,7 @@ class MessagesBody(PromptBody, frozen=True, forbid_unknown_fields=True, kw_only=
     stream: bool | None = None
     service_tier: Literal["auto", "standard_only", "flex", "priority"] | None = None
     container: Any = None
-    diagnostics: Any = None
+    diagnostics: Previous | None = None
     inference_geo: Any = None
 
 
@@ -176,7 +182,7 @@ def read(value: object, now: int) -> Asked:
         request.fairness_key = body.metadata.user_id or ""
     request.priority = _CLASSES.get(body.service_tier or "", types_pb2.PRIORITY_CLASS_UNSPECIFIED)
     eager = frozenset(tool.name for tool in body.tools or () if tool.eager_input_streaming)
-    told = Told(body.model, eager)
+    told = Told(body.model, eager, is_diagnosed=body.diagnostics is not None)
     return Asked([request], MessageStream(told) if body.stream else MessageWhole(told))
 
 

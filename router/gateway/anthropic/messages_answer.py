@@ -41,10 +41,12 @@ class Told:
     Attributes:
         model: as it was asked for.
         eager: tools whose input is streamed as the model writes it, whatever that is.
+        is_diagnosed: whether it asks why no more was cached.
     """
 
     model: str
     eager: frozenset[str] = frozenset()
+    is_diagnosed: bool = False
 
 
 @dataclass(slots=True)
@@ -220,11 +222,13 @@ def _message(
 ) -> Message:
     return Message(
         id=f"msg_{request_id}",
+        role="assistant",
         model=told.model,
         content=content,
         stop_reason=end.stop_reason,
         stop_sequence=end.stop_sequence,
         usage=objects.usage_of(totals),
+        diagnostics=objects.Diagnostics(objects.Unavailable()) if told.is_diagnosed else None,
     )
 
 

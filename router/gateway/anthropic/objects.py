@@ -101,16 +101,38 @@ def end_of(finished: generation_pb2.Finished, *, has_called: bool) -> End:
     return End(reason, finished.stop_string if is_matched else None)
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """An answer."""
+class Unavailable(msgspec.Struct, frozen=True, tag_field="type", tag="unavailable"):
+    """Nobody compares a prompt with the one before it."""
+
+
+class Diagnostics(msgspec.Struct, frozen=True):
+    """Why no more of the prompt was cached."""
+
+    cache_miss_reason: Unavailable
+
+
+class Message(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    tag="message",
+    omit_defaults=True,
+):
+    """An answer.
+
+    Attributes:
+        diagnostics: where they were asked for.
+    """
 
     id: str
-    role: Literal["assistant"] = "assistant"
+    role: Literal["assistant"]
     model: str
     content: list[Block]
     stop_reason: str | None
     stop_sequence: str | None
     usage: Usage
+    diagnostics: Diagnostics | None = None
 
 
 class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
@@ -215,6 +237,8 @@ def refusal_of(failure: Failure) -> Refusal:
     message = failure.message
     if failure.field and failure.is_router and message.startswith(f"{failure.field}: "):
         message = f"{renamed(failure.field)}{message.removeprefix(failure.field)}"
+    if failure.reason == "CONTEXT_LENGTH_EXCEEDED":  # what agents look for, to shorten it
+        message = f"prompt is too long: {message}"
     kind = _KINDS.get(failure.status)
     if kind is None:
         kind = "invalid_request_error" if failure.status < 500 else "api_error"

@@ -7,6 +7,7 @@ import pytest
 
 from bramley.common.errors import BramleyError, EngineFault
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
+from bramley.router.gateway.anthropic.messages import read
 from bramley.router.gateway.anthropic.messages_answer import MessageStream, MessageWhole, Told
 from bramley.router.gateway.anthropic.objects import refusal_of
 from bramley.router.gateway.failures import Failure
@@ -272,6 +273,22 @@ def test_an_answer_that_breaks_off_is_no_answer(kind: Any) -> None:
 )
 def test_each_status_has_its_kind_of_error(status: int, kind: str) -> None:
     assert refusal_of(Failure(status, "x", "WHY")).error.type == kind
+
+
+def test_a_prompt_that_is_too_long_is_told_in_the_words_that_agents_look_for() -> None:
+    problem = "messages: 90 prompt tokens and 20 to generate exceed the context of 100"
+    failure = Failure(400, problem, "CONTEXT_LENGTH_EXCEEDED", "messages")
+    assert refusal_of(failure).error.message == f"prompt is too long: {problem}"
+
+
+def test_who_asks_why_no_more_was_cached_is_told_that_nobody_knows() -> None:
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
+    for diagnostics in (None, {"previous_message_id": "msg_1"}):
+        one = read({**body, "diagnostics": diagnostics}, 0).answer
+        for response in (ACCEPTED, STARTED, finished()):
+            one.add(response)
+        expected = diagnostics and {"cache_miss_reason": {"type": "unavailable"}}
+        assert json.loads(one.end()).get("diagnostics") == expected
 
 
 def test_a_stream_that_fails_says_so_as_an_event() -> None:

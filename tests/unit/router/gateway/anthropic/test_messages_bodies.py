@@ -244,7 +244,6 @@ UNSERVED: list[tuple[Any, str]] = [
     ({"service_tier": "batch"}, "service_tier"),
     ({"speed": "fast"}, "speed"),
     ({"container": "c"}, "container"),
-    ({"diagnostics": {}}, "diagnostics"),
     ({"inference_geo": "eu"}, "inference_geo"),
     ({"mcp_servers": [{}]}, "mcp_servers"),
     ({"context_management": {"edits": [{"type": "x"}]}}, "context_management"),
