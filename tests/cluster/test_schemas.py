@@ -1,4 +1,4 @@
-"""Answers by random JSON schemas, at temperature 1: every one of them validates."""
+"""Answers by random JSON schemas, at temperature 1: every one of them ends, and validates."""
 
 import asyncio
 import json
@@ -17,6 +17,9 @@ from bramley.protos.v1.router_pb2_grpc import RouterServiceStub
 from support.served import Served, serving
 
 AT_ONCE = 8
+# Every value has a bound, and so has all white space: no answer comes near it.
+MAX_TOKENS = 1_500
+ENDS = {types_pb2.FINISH_REASON_GRAMMAR_COMPLETE, types_pb2.FINISH_REASON_STOP}
 WORDS = ("name", "size", "é", "a b", 'quote"d', "tags", "x")
 
 
@@ -27,6 +30,7 @@ def schema(chance: random.Random, depth: int = 2) -> dict[str, Any]:
         lambda: {"type": "string", "pattern": "^[a-z]{2,4}(-[0-9]{1,3})?$"},
         lambda: {"type": "integer", "minimum": chance.randrange(9), "maximum": 99},
         lambda: {"type": "number", "minimum": -1, "maximum": 1},
+        lambda: {"type": chance.choice(["number", "integer"])},
         lambda: {"type": ["boolean", "null"]},
         lambda: {"enum": [1, "two", None, {"three": [3]}]},
         lambda: {"const": chance.choice(WORDS)},
@@ -70,11 +74,14 @@ async def check(served: Served, model: str, count: int) -> None:
                 chat=types_pb2.ChatInput(messages=[message]),
                 constraint=types_pb2.Constraint(json_schema=json.dumps(wanted)),
                 sampling=types_pb2.SamplingParams(temperature=1.0, seed=seed),
+                stop=types_pb2.StopConditions(max_tokens=MAX_TOKENS),
             )
-            text = ""
+            text, finished = "", generation_pb2.Finished()
             async with gate:
                 async for response in stub.Generate(request, timeout=300.0):
                     text += response.delta.text
+                    finished.MergeFrom(response.finished)
+            assert finished.reason in ENDS, f"seed {seed}: {wanted} is cut: {text}"
             jsonschema.Draft202012Validator(wanted).validate(json.loads(text))
 
         await asyncio.gather(*map(one, range(count)))

@@ -34,9 +34,14 @@ def trials(others: list[psutil.Process]) -> Iterator[Trials]:
 
 
 def children(but: Collection[psutil.Process] = ()) -> list[psutil.Process]:
-    own = psutil.Process().children()
-    module = "bramley.worker.grammar.trier"
-    return [one for one in own if one not in but and one.is_running() and module in one.cmdline()]
+    return [one for one in psutil.Process().children() if one not in but and is_trier(one)]
+
+
+def is_trier(child: psutil.Process) -> bool:
+    try:
+        return "bramley.worker.grammar.trier" in child.cmdline()
+    except psutil.NoSuchProcess:  # it has ended, or is about to
+        return False
 
 
 def chain(rules: int) -> str:
