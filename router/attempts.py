@@ -13,6 +13,9 @@ import grpc
 from bramley.common.errors import BramleyError, DeviceOom, Draining, PoisonRequest
 from bramley.common.status import RemoteError, details_trailers
 from bramley.protos.v1 import generation_pb2, router_pb2
+from bramley.router.gate import Place
+from bramley.router.metrics import ModelMetrics
+from bramley.router.replicas import Seat
 from bramley.router.retries import DEATHS_MAX, TRIES_MAX, RetryBudget, Suspects
 
 Reason = Literal["worker_lost", "cut_short", "draining", "device_oom", "preempted"]
@@ -78,11 +81,7 @@ class Retries:
 
 
 class Attempt:
-    """One request's tries.
-
-    Attributes:
-        is_budget_spent: whether it was not tried again only because retries were spent.
-    """
+    """One request's tries."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class Attempt:
         self._budget = budget
         self._suspects = suspects
         self._tries = 1
-        self.is_budget_spent = False
+        self._is_budget_spent = False  # whether that alone kept it from being tried again
         self._known_digest = b""
 
     @property
@@ -143,7 +142,7 @@ class Attempt:
             self.refuse_if_poison()
             yield
 
-    def died(self, worker: str) -> None:
+    def _died(self, worker: str) -> None:
         """Note that an incarnation of a worker died under it.
 
         Raises:
@@ -152,15 +151,48 @@ class Attempt:
         self._suspects.died(self._digest, worker, monotonic())
         self.refuse_if_poison()
 
+    def failed(
+        self,
+        failure: Failure,
+        place: Place,
+        seat: Seat,
+        metrics: ModelMetrics,
+        *,
+        has_begun: bool = False,
+    ) -> None:
+        """Give a seat back for another try.
+
+        Args:
+            failure: why there was no answer, or no whole one.
+            place: in the model's line.
+            seat: that was had.
+            metrics: of the model.
+            has_begun: whether the client was told some of the answer.
+
+        Raises:
+            BaseException: the failure's own error, where no other worker may be tried.
+        """
+        if failure.reason != "draining":
+            seat.failed(monotonic())
+        if failure.reason == "worker_lost":
+            self._died(seat.view.incarnation)
+        is_new = failure.reason != "device_oom" or place.has_other(seat.view)
+        if has_begun or not is_new or not self._may_retry(failure):
+            if self._is_budget_spent:
+                metrics.retries_spent.inc()
+            raise failure.error
+        metrics.retries[failure.reason].inc()
+        place.failed(seat.view)
+
     def ended_well(self) -> None:
         """Note that it is none of those that kill."""
         if self._deaths:
             self._suspects.cleared(self._digest)
 
-    def may_retry(self, failure: Failure) -> bool:
+    def _may_retry(self, failure: Failure) -> bool:
         """Whether it may be tried again; a draining worker's word costs nothing."""
         if self._tries >= TRIES_MAX:
             return False
         self._tries += 1
-        self.is_budget_spent = failure.reason != "draining" and not self._budget.spend()
-        return not self.is_budget_spent
+        self._is_budget_spent = failure.reason != "draining" and not self._budget.spend()
+        return not self._is_budget_spent

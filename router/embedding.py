@@ -133,7 +133,7 @@ class Embedding:
                     self._tell(got)
                     return True
                 if got is not PREEMPTED:
-                    self._failed(got, place, seat, attempt)
+                    attempt.failed(got, place, seat, self._metrics)
                     return False
 
     async def _call(
@@ -164,20 +164,6 @@ class Embedding:
             return Failure("worker_lost", WorkerLost(view.model))
         finally:
             call.cancel()
-
-    def _failed(self, failure: Failure, place: Place, seat: Seat, attempt: Attempt) -> None:
-        """Give the place back, or raise where no other worker may be tried."""
-        if failure.reason != "draining":
-            seat.failed(monotonic())
-        if failure.reason == "worker_lost":
-            attempt.died(seat.view.incarnation)
-        is_new = failure.reason != "device_oom" or place.has_other(seat.view)
-        if not is_new or not attempt.may_retry(failure):
-            if attempt.is_budget_spent:
-                self._metrics.retries_spent.inc()
-            raise failure.error
-        self._metrics.retries[failure.reason].inc()
-        place.failed(seat.view)
 
     def _tell(self, answer: worker_pb2.WorkerServiceEmbedResponse) -> None:
         for values_le, tokens in zip(answer.values_le, answer.prompt_tokens, strict=True):

@@ -217,21 +217,7 @@ class Relay:
                 if failure is None:
                     attempt.ended_well()
                 elif failure is not PREEMPTED:
-                    self._failed(failure, place, seat, attempt)
-
-    def _failed(self, failure: Failure, place: Place, seat: Seat, attempt: Attempt) -> None:
-        """Give the place back, or raise where no other worker may be tried."""
-        if failure.reason != "draining":
-            seat.failed(monotonic())
-        if failure.reason == "worker_lost":
-            attempt.died(seat.view.incarnation)
-        is_new = failure.reason != "device_oom" or place.has_other(seat.view)
-        if self._has_begun or not is_new or not attempt.may_retry(failure):
-            if attempt.is_budget_spent:
-                self._metrics.retries_spent.inc()
-            raise failure.error
-        self._metrics.retries[failure.reason].inc()
-        place.failed(seat.view)
+                    attempt.failed(failure, place, seat, self._metrics, has_begun=self._has_begun)
 
     async def _prepare(self, place: Place) -> worker_pb2.PrepareResponse:
         question = worker_pb2.PrepareRequest(request=self._request)
