@@ -39,7 +39,7 @@ class Embedding(msgspec.Struct, frozen=True, kw_only=True):
 
     object: Literal["embedding"] = "embedding"
     index: int
-    embedding: list[float] | str
+    embedding: msgspec.Raw
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -111,10 +111,12 @@ def said(body: EmbeddingBody, answer: router_pb2.EmbedResponse) -> bytes:
     return msgspec.json.encode(Answer(data=data, model=body.model, usage=Usage(tokens, tokens)))
 
 
-def _said(values_le: bytes, *, is_base64: bool) -> list[float] | str:
+def _said(values_le: bytes, *, is_base64: bool) -> msgspec.Raw:
+    """Say one vector; one at a time, so that streams are forwarded between two."""
     if is_base64:
-        return base64.b64encode(values_le).decode()
-    return list(struct.unpack(f"<{len(values_le) // _VALUE_BYTES}f", values_le))
+        return msgspec.Raw(msgspec.json.encode(base64.b64encode(values_le).decode()))
+    values = struct.unpack(f"<{len(values_le) // _VALUE_BYTES}f", values_le)
+    return msgspec.Raw(msgspec.json.encode(values))
 
 
 def refusal(failure: Failure) -> bytes:
@@ -156,7 +158,10 @@ class Embeddings:
             with remote_errors():
                 answer = await call
             told = await asyncio.to_thread(said, body, answer)  # millions of numbers, maybe
-            reply = Response(told, media_type="application/json")
+            headers = {"cache-control": "no-store"}
+            if caller.request_id:
+                headers["x-request-id"] = caller.request_id
+            reply = Response(told, headers=headers, media_type="application/json")
         except BramleyError as error:
             failure = failure_of(error, caller.request_id)
             reply = refused(failure, refusal(failure))
