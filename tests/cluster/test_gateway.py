@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 from anthropic import AsyncAnthropic
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI
+from pydantic import SecretStr
 
 from support.served import SAYS, Served
 
@@ -135,3 +138,20 @@ async def test_messages_are_the_same_in_both_modes_and_their_prompt_is_counted(
     # Of calls this template writes nothing.
     added = len("12 degrees") * len(results)
     assert (await messages.count_tokens(**prompt)).input_tokens == counted + added
+
+
+async def test_langchain_calls_a_tool_and_brings_back_what_it_said(served: Served) -> None:
+    base = f"http://{served.cluster.node.addresses['http']}/v1"
+    made: Any = ChatOpenAI(model="script", base_url=base, api_key=SecretStr("none"), temperature=0)
+    model = made.bind_tools(TOOLS)
+    turns: list[Any] = [HumanMessage("d")]
+    answer = await model.ainvoke(turns)
+    (call,) = answer.tool_calls
+    assert call["name"] == "weather"
+    whole = None
+    async for chunk in model.astream(turns):
+        whole = chunk if whole is None else whole + chunk
+    assert whole is not None
+    assert [(one["name"], one["args"]) for one in whole.tool_calls] == [("weather", call["args"])]
+    turns += [answer, ToolMessage("19 degrees", tool_call_id=call["id"]), HumanMessage("c")]
+    assert (await model.ainvoke(turns)).content == "def"
