@@ -204,6 +204,7 @@ def test_demo_shows_its_figures_and_leaves_nothing(shell: Shell, tmp_path: Path)
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_demo_fails_if_an_answer_is_another_one(shell: Shell) -> None:
     demo = (
         "import itertools, sys; from bramley.bench import demo;"

@@ -154,7 +154,7 @@ class Crowd:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, pytest.param(200, marks=pytest.mark.slow)])
 async def test_three_models_share_the_memory_of_two(
     tmp_path: Path, count: int, record_property: Callable[[str, object], None]
 ) -> None:

@@ -80,12 +80,14 @@ MORE = {
     "cache": ["list"],
     "session": ["close", MODEL, "s"],
     "generate": [MODEL, "hi"],
+    "embed": [MODEL, "hi"],
     "token": ["alice"],
     **{name: [MODEL] for name in ("chat", "load", "unload", "pin", "unpin")},
 }
 ASK_THE_ROUTER = {
     "chat",
     "drain",
+    "embed",
     "generate",
     "load",
     "models",

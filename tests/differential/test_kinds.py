@@ -30,7 +30,22 @@ LENGTHS = (1, 2, 3, 7, 8, 9, 20, 33)  # the windows are of 8
 UNDO = 32  # tokens, at least, that a window keeps to go back over
 
 
-@pytest.fixture(scope="module", params=KINDS)
+# Of each way in which state is kept or rows are run, one.
+FIRST = (
+    "full",
+    "window, sinks",
+    "latent",
+    "state space beside attention in each layer",
+    "gated delta",
+    "prompts apart: rwkv",
+    "own caches",
+)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in FIRST else SLOW) for name in KINDS],
+)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return Kind.make(request.param)
 

@@ -41,7 +41,11 @@ HAVE_FULL = {"full", "mixture", "hybrid"}  # of the mixtures of layers
 # Windows of 8 and of 512 tokens: of the prompt, one has dropped much and one keeps all.
 KINDS = ("full", "window 8", "window 512", "hybrid")
 full = pytest.mark.parametrize("bench", KINDS[:1], indirect=True)
-windows = pytest.mark.parametrize("bench", KINDS[1:], indirect=True)
+windows = pytest.mark.parametrize(
+    "bench",
+    ["window 8", pytest.param("window 512", marks=pytest.mark.slow), "hybrid"],
+    indirect=True,
+)
 
 
 @dataclass
@@ -107,7 +111,13 @@ def _model(kind: str) -> nn.Module:
     return model
 
 
-@pytest.fixture(scope="module", params=KINDS)
+# A window that keeps all of the prompt is the same way through as one that drops some.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(kind, marks=[pytest.mark.slow] * (kind == "window 512")) for kind in KINDS
+    ],
+)
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     model = _model(request.param)
     layers = layer_caches(model)

@@ -38,9 +38,7 @@ SUPERVISOR = ("supervisor", "supervisor")
 # in test_health.py, a supervisor that is in deploy/test_takeover.py, one that ends in
 # test_orphans.py, a store that stands still in cachestore/test_store_hangs.py.
 QUICK = {
-    "worker-terminated-decode",
     "worker-blocked-decode",
-    "router-terminated-decode",
     "router-stopped-decode",
     "router-blocked-queued",
     "store-killed-prefill",

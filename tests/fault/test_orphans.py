@@ -84,6 +84,7 @@ async def test_b075_supervisor_and_worker_killed_together_leave_nothing(
         await at_rest(served)
 
 
+@pytest.mark.slow
 async def test_b075_a_load_that_fails_is_given_up_after_the_documented_tries(
     served: Served,
 ) -> None:

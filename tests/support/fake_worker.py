@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import os
 import signal
-import struct
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -38,6 +37,7 @@ from bramley.protos.v1 import generation_pb2, types_pb2, worker_pb2, worker_pb2_
 
 # As a process its folder, not the one above, is the first of the path.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
+from support.fake_tokens import embed, token_ids
 from support.script import Script, read
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -136,7 +136,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.prepared.append(asked.request_id)
         await self._act("prepare", script)
         kind = asked.WhichOneof("input") or "input"
-        ids = _token_ids(asked)
+        ids = token_ids(asked)
         if not ids:
             raise InvalidRequest(kind, "the prompt is empty")
         room = script.context_tokens - len(ids)
@@ -231,7 +231,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.WorkerServiceExplainResponse:
         """Claim that half of the prompt is stored; say what was asked."""
         asked = request.request
-        tokens = len(_token_ids(asked))
+        tokens = len(token_ids(asked))
         return worker_pb2.WorkerServiceExplainResponse(
             prompt_tokens=tokens,
             cached=types_pb2.CachedTokens(ssd=tokens // 2),
@@ -253,7 +253,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def Embed(
         self, request: worker_pb2.WorkerServiceEmbedRequest, context: Context
     ) -> worker_pb2.WorkerServiceEmbedResponse:
-        """Say of each text how many tokens it has, what they add up to, the first and the last."""
+        """Embed as support.fake_tokens does."""
         self.carried.append(context.invocation_metadata() or ())
         self._check_serving()
         self.embedded.append(request)
@@ -261,17 +261,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._changed()
         try:
             await self._act("accepted", self._script)
-            texts = [[*text.encode()] for text in request.texts]
-            texts += [[*unpack_ids(packed)] for packed in request.token_ids_le]
-            for index, ids in enumerate(texts):
-                if not ids:
-                    raise InvalidRequest(f"texts[{index}]", "is empty: it has no token")
-            vectors = [[len(ids), sum(ids), ids[0], ids[-1]] for ids in texts]
-            width = request.dimensions or len(vectors[0])
-            return worker_pb2.WorkerServiceEmbedResponse(
-                values_le=[struct.pack(f"<{width}f", *one[:width]) for one in vectors],
-                prompt_tokens=map(len, texts),
-            )
+            return embed(request)
         except asyncio.CancelledError:
             self.cancelled.append(request.internal_id)
             raise
@@ -283,9 +273,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         """Refuse."""
         raise Unsupported("a fake worker has no adapters")
 
-    async def UnloadAdapter(self, request: Any, context: Context) -> NoReturn:
-        """Refuse."""
-        raise Unsupported("a fake worker has no adapters")
+    UnloadAdapter = LoadAdapter
 
     async def Drain(
         self, request: worker_pb2.WorkerServiceDrainRequest, context: Context
@@ -456,17 +444,6 @@ def _finished(
             index=index, reason=reason, usage=usage, lane=types_pb2.LANE_BATCHED
         )
     )
-
-
-def _token_ids(request: generation_pb2.GenerateRequest) -> list[int]:
-    match request.WhichOneof("input"):
-        case "token_ids":
-            return list(request.token_ids.ids)
-        case "chat":
-            lines = (f"{message.role}: {message.content}\n" for message in request.chat.messages)
-            return list("".join(lines).encode())
-        case _:
-            return list(request.text.encode())
 
 
 async def start(worker: FakeWorker, address: str) -> grpc.aio.Server:
