@@ -1,6 +1,5 @@
 """Anthropic's objects: what its clients read, field by field (pure)."""
 
-import re
 from typing import Final, Literal
 
 import msgspec
@@ -8,6 +7,7 @@ import msgspec
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.router.gateway.failures import Failure
 from bramley.router.gateway.gather import Totals
+from bramley.router.gateway.names import Names
 
 SIGNATURE: Final = "unsigned"  # of reasoning: clients send it back and drop what has none
 MALFORMED: Final = "INVALID_JSON"  # Anthropic's own key for what should have been an object
@@ -251,30 +251,18 @@ def refusal(failure: Failure) -> bytes:
     return msgspec.json.encode(refusal_of(failure))
 
 
-# From the router's paths to those of bodies: the first that fits. What is in neither stays.
 # Which turn of the router's is which of the body's is not known here.
-_NAMES: Final = [
-    (re.compile(pattern), name)
-    for pattern, name in (
-        (r"chat.*", "messages"),
-        (r"constraint.*", "output_config.format"),
-        (r"sampling\.(.*)", r"\1"),
-        (r"stop\.strings(.*)", r"stop_sequences\1"),
-        (r"stop\.(.*)", r"\1"),
-        (r"tools\[(\d+)\]\.parameters_json_schema", r"tools[\1].input_schema"),
-        (r"tool_choice\.mode", "tool_choice"),
-        (r"reasoning\.budget_tokens", "thinking.budget_tokens"),
-        (r"reasoning\.enabled", "thinking"),
-        (r"reasoning\.effort", "output_config.effort"),
-        (r"fairness_key", "metadata.user_id"),
-        (r"priority", "service_tier"),
-    )
-]
-
-
-def renamed(field: str) -> str:
-    """Name a field of the router's as it is named in a body."""
-    for pattern, name in _NAMES:
-        if found := pattern.fullmatch(field):
-            return found.expand(name)
-    return field
+renamed: Final = Names(
+    (r"chat.*", "messages"),
+    (r"constraint.*", "output_config.format"),
+    (r"sampling\.(.*)", r"\1"),
+    (r"stop\.strings(.*)", r"stop_sequences\1"),
+    (r"stop\.(.*)", r"\1"),
+    (r"tools\[(\d+)\]\.parameters_json_schema", r"tools[\1].input_schema"),
+    (r"tool_choice\.mode", "tool_choice"),
+    (r"reasoning\.budget_tokens", "thinking.budget_tokens"),
+    (r"reasoning\.enabled", "thinking"),
+    (r"reasoning\.effort", "output_config.effort"),
+    (r"fairness_key", "metadata.user_id"),
+    (r"priority", "service_tier"),
+)

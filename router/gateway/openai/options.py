@@ -3,7 +3,6 @@
 Fields that OpenAI has not are those of vLLM, by its names.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
@@ -12,6 +11,7 @@ import msgspec
 from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.router.gateway.bodies import as_json
+from bramley.router.gateway.names import Names
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -227,41 +227,29 @@ def constrain(request: generation_pb2.GenerateRequest, constraints: Constraints)
             setattr(constraint, kind, value)
 
 
-# From the router's paths to those of bodies: the first that fits. What is in neither stays.
-_NAMES: Final = [
-    (re.compile(pattern), name)
-    for pattern, name in (
-        (r"chat\.(messages\[\d+\])\.parts(.*)", r"\1.content\2"),
-        (r"chat\.(messages\[\d+\]\.tool_calls\[\d+\])\.(name|arguments).*", r"\1.function.\2"),
-        (r"chat\.template_kwargs", "chat_template_kwargs"),
-        (r"chat", "messages"),
-        (r"chat\.(.*)", r"\1"),
-        (r"constraint.*", "response_format"),
-        (r"text|token_ids.*", "prompt"),
-        (r"sampling\.(.*)", r"\1"),
-        (r"stop\.strings(.*)", r"stop\1"),
-        (r"stop\.token_ids(.*)", r"stop_token_ids\1"),
-        (r"stop\.include_stop", "include_stop_str_in_output"),
-        (r"stop\.(.*)", r"\1"),
-        (r"tools\[(\d+)\]\.parameters_json_schema", r"tools[\1].function.parameters"),
-        (r"tools\[(\d+)\]\.(.*)", r"tools[\1].function.\2"),
-        (r"tool_choice\.name", "tool_choice.function.name"),
-        (r"tool_choice\.mode", "tool_choice"),
-        (r"reasoning\.budget_tokens", "thinking_token_budget"),
-        (r"reasoning\..*", "reasoning_effort"),
-        (r"logprobs\.top", "top_logprobs"),
-        (r"cache\.salt", "cache_salt"),
-        (r"session_key", "prompt_cache_key"),
-        (r"fairness_key", "user"),
-        (r"labels", "metadata"),
-        (r"priority", "service_tier"),
-    )
-]
-
-
-def renamed(field: str) -> str:
-    """Name a field of the router's as it is named in a body."""
-    for pattern, name in _NAMES:
-        if found := pattern.fullmatch(field):
-            return found.expand(name)
-    return field
+renamed: Final = Names(
+    (r"chat\.(messages\[\d+\])\.parts(.*)", r"\1.content\2"),
+    (r"chat\.(messages\[\d+\]\.tool_calls\[\d+\])\.(name|arguments).*", r"\1.function.\2"),
+    (r"chat\.template_kwargs", "chat_template_kwargs"),
+    (r"chat", "messages"),
+    (r"chat\.(.*)", r"\1"),
+    (r"constraint.*", "response_format"),
+    (r"text|token_ids.*", "prompt"),
+    (r"sampling\.(.*)", r"\1"),
+    (r"stop\.strings(.*)", r"stop\1"),
+    (r"stop\.token_ids(.*)", r"stop_token_ids\1"),
+    (r"stop\.include_stop", "include_stop_str_in_output"),
+    (r"stop\.(.*)", r"\1"),
+    (r"tools\[(\d+)\]\.parameters_json_schema", r"tools[\1].function.parameters"),
+    (r"tools\[(\d+)\]\.(.*)", r"tools[\1].function.\2"),
+    (r"tool_choice\.name", "tool_choice.function.name"),
+    (r"tool_choice\.mode", "tool_choice"),
+    (r"reasoning\.budget_tokens", "thinking_token_budget"),
+    (r"reasoning\..*", "reasoning_effort"),
+    (r"logprobs\.top", "top_logprobs"),
+    (r"cache\.salt", "cache_salt"),
+    (r"session_key", "prompt_cache_key"),
+    (r"fairness_key", "user"),
+    (r"labels", "metadata"),
+    (r"priority", "service_tier"),
+)
