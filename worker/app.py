@@ -121,7 +121,7 @@ class Worker:
         self._loop.call_soon_threadsafe(self._board.loading, state, share)
 
     def _deliver(self, outputs: Sequence[Output]) -> None:
-        self.servicer.handover.give(outputs)
+        self._loop.call_soon_threadsafe(self.servicer.deliver, outputs)
 
 
 def _info(context: ChildContext, blas: Blas) -> worker_pb2.InfoResponse:

@@ -77,19 +77,14 @@ class Stream:
         """Whether every answer's end was told."""
         return not self._unfinished
 
-    def put(self, output: Output) -> bool:
-        """Add what the engine said.
-
-        Returns:
-            Whether the next token of its sequence can wait where it is until streams are told.
-        """
+    def put(self, output: Output) -> None:
+        """Add what the engine said."""
         self._arrived.append(output)
         can_wait = self._can_wait(output)
         if can_wait:
             self._gather()
         if self._looks_for_ends or not can_wait:
             self._news.set()
-        return can_wait and not (self._looks_for_ends or self._delay_s)
 
     def tell(self) -> None:
         """Tell what gathered, unless the request lets it wait for longer."""

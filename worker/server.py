@@ -35,7 +35,6 @@ from bramley.worker.embedding.serving import Embedding
 from bramley.worker.engine.engine import Engine
 from bramley.worker.engine.outputs import Output, Saved
 from bramley.worker.generate import Stream
-from bramley.worker.handover import Handover
 from bramley.worker.loading import Loaded
 from bramley.worker.prefix import Found, PrefixCache
 from bramley.worker.request import Request
@@ -58,11 +57,7 @@ _Made = TypeVar("_Made")
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
-    """Serves one model. Make it on the event loop; ``info`` is filled in once it is loaded.
-
-    Attributes:
-        handover: takes what the engine says.
-    """
+    """Serves one model. ``info`` is filled in once it is loaded."""
 
     def __init__(
         self, engine: Engine, board: Board, info: worker_pb2.InfoResponse, store: StoreClient
@@ -76,7 +71,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._sessions: Sessions
         self._streams: dict[str, Stream | Embedding] = {}  # by the ids of their sequences
         self._telling = Telling()
-        self.handover = Handover(asyncio.get_running_loop(), self._deliver, self._telling)
         self._text = ThreadPoolExecutor(1, "text")
         self._closed = False
         self._lost_told = 0
@@ -97,15 +91,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._board.state = types_pb2.MODEL_STATE_READY
         self._board.changed()
 
-    def _deliver(self, outputs: Sequence[Output]) -> None:
+    def deliver(self, outputs: Sequence[Output]) -> None:
         """Hand a step's outputs to their streams; those of a stream that left are dropped."""
         told: list[Stream | Embedding] = []
         for output in outputs:
             if isinstance(output, Saved):  # whose request may have ended
                 self._prefixes.publish(output)
             elif stream := self._streams.get(output.request_id):
-                if stream.put(output):
-                    self.handover.patient.add(output.request_id)
+                stream.put(output)
                 told.append(stream)
         self._telling.add(told)
 
@@ -449,7 +442,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def _close(self, works: Sequence[Request] | Sequence[EmbedJob]) -> None:
         for work in works:
             del self._streams[work.id]
-            self.handover.patient.discard(work.id)
         if not self._streams:
             self._idle.set()
         self._board.changed()

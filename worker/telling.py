@@ -4,7 +4,7 @@ What cannot wait, a stream is woken for by itself (worker/generate.py).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from time import monotonic, thread_time
 from typing import Protocol
 
@@ -20,16 +20,9 @@ class Gathering(Protocol):
 
 
 class Telling:
-    """Of one worker. Use it on its event loop.
-
-    Attributes:
-        rests: whether streams rest, so that ``collect`` is going to be called.
-        collect: called before streams are told after a rest; may ``add`` more of them.
-    """
+    """Of one worker. Use it on its event loop."""
 
     def __init__(self) -> None:
-        self.rests = False
-        self.collect: Callable[[], None] = lambda: None
         self._pace = Pace()
         self._waiting: dict[Gathering, None] = {}  # in the order in which they came
         self._is_timed = False
@@ -41,18 +34,13 @@ class Telling:
         if self._is_timed or not self._waiting:
             return
         if (wait_s := self._pace.wait_s(monotonic())) > 0:
-            self._is_timed = self.rests = True
-            asyncio.get_running_loop().call_later(wait_s, self._rested)
+            self._is_timed = True
+            asyncio.get_running_loop().call_later(wait_s, self._tell)
         else:
             self._tell()
 
-    def _rested(self) -> None:
-        self.rests = False  # first, or what is given now would stay where it is
-        self.collect()
-        self._is_timed = False
-        self._tell()
-
     def _tell(self) -> None:
+        self._is_timed = False
         streams, self._waiting = self._waiting, {}
         loop = asyncio.get_running_loop()
         # Callbacks run in the order in which they were made: between these two, streams do.

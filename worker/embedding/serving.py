@@ -104,10 +104,10 @@ class Embedding:
         self._lengths = [len(ids) for ids in texts]
         return EmbedJob(id=self._request.internal_id, texts=texts, pooling=self._pooling)
 
-    def put(self, output: Output) -> bool:
-        """Take what the engine says; never can what it says next wait."""
+    def put(self, output: Output) -> None:
+        """Take what the engine says."""
         if self._answer.done():
-            return False
+            return
         match output:
             case Embedded(values=values):
                 self._answer.set_result(values)
@@ -115,7 +115,6 @@ class Embedding:
                 self._answer.set_exception(error)
             case _:
                 raise AssertionError(f"{output} is not of embeddings")
-        return False
 
     def tell(self) -> None:
         """Nothing gathers here."""
