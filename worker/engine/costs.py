@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-OWED_MAX_S = 1.0  # after a chunk that took far longer than it should have
+OWED_MAX_S = 1.0  # to decoding, after chunks that did not wait or took far longer than expected
 _NEWEST = 0.5  # weight of the newest measurement
 _ENOUGH_TOKENS = 128
 
@@ -30,8 +30,9 @@ class Costs:
         return int(max(seconds - self.forward_s, 0.0) / self.token_s)
 
     def prefilled(self, tokens: int, seconds: float, share: float = 1.0) -> None:
-        """Learn from a chunk, padding included; and give decoding its share of what it took."""
-        self.owed_s = min(seconds, OWED_MAX_S) * share
+        """Learn from a chunk, padding included; and owe decoding its share of what it took."""
+        owed_s = self.owed_s + min(seconds, OWED_MAX_S) * share
+        self.owed_s = min(owed_s, OWED_MAX_S) if share else 0.0  # without one nobody decodes
         # Never nothing a token, or the estimate of one slow forward would ask for endless chunks.
         measured = max(seconds - self.forward_s, seconds / 4) / tokens
         # A few tokens tell of the forward, and little of themselves.

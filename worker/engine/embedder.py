@@ -102,7 +102,7 @@ class Embedder:
             flight = self._in_flight() or self._start(costs, seconds)
             if flight is not None:
                 left = flight.columns - flight.computed
-                tokens = piece_tokens(flight.computed, self._limits, costs, seconds)
+                tokens = piece_tokens(flight.computed, left, self._limits, costs, seconds)
                 counts = self._compute(flight, left if len(flight.texts) > 1 else min(left, tokens))
                 done[:] = sum(counts), max(counts) * len(counts)
 
@@ -118,7 +118,8 @@ class Embedder:
 
     def _start(self, costs: Costs, seconds: float) -> _Flight | None:
         waiting = [text for texts in self._waiting.values() for text in texts]
-        texts = choose(waiting, piece_tokens(0, self._limits, costs, seconds))
+        tokens = sum(len(text.ids) for text in waiting)
+        texts = choose(waiting, piece_tokens(0, tokens, self._limits, costs, seconds))
         if not self._limits.shares_chunks:
             texts = texts[:1]
         columns = len(texts[0].ids)

@@ -168,6 +168,9 @@ class Engine:
                 if self._hurried:
                     break
                 self._mail.wait(wait_s)
+            if self._submitted and not steps.is_busy:
+                gather_s = steps.gather_s(self._submitted)
+                self._mail.wait_for(lambda: self._stopping, gather_s)
             submitted, self._submitted = self._submitted, []
             jobs, self._jobs = self._jobs, []
             cancelled, self._cancelled = self._cancelled, set()

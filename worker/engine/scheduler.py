@@ -8,9 +8,10 @@ ones, urgent classes overtake others, and whoever has waited long enough overtak
 
 Rules:
   1. Rows that are ready decode, all of them, every step.
-  2. Prefill is time-shared. Beside rows that decode, a chunk takes SHARED_S at most, and after a
-     chunk decoding gets as long as the chunk took, or less where more prompts wait than rows
-     decode: a step at least. Alone, a chunk takes ALONE_S at most.
+  2. Prefill is time-shared. Beside rows that decode, a chunk takes SHARED_S at most, or a few
+     forwards where one alone takes long; after it decoding is owed as long as it took, or less
+     where more prompts wait than rows decode: a step at least. What remains of a prompt that is
+     soon done need not wait for what is owed. Alone, a chunk takes ALONE_S at most.
   3. A prompt is prefilled down to its last token, which is the row's first decode step (the
      *tail split*). Prompts of one cohort share a chunk while they have few tokens left together.
   4. A waiting request is seated when it would be prefilled next, or could share the chunk of the
@@ -21,12 +22,19 @@ Rules:
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bramley.worker.engine.costs import Costs
+from bramley.worker.engine.costs import OWED_MAX_S, Costs
 from bramley.worker.engine.plan import Admission, Part
 from bramley.worker.request import Phase, Priority, Request
 
 SHARED_S = 0.18
 ALONE_S = 1.0
+# Where forwards are slow, a chunk of SHARED_S would mostly be the cost of one: it takes so many.
+SHARED_FORWARDS = 5
+SHARED_MAX_S = 0.3
+SOON_S = 0.6  # what remains of a prompt that does not wait for what decoding is owed
+# An idle engine waits for others who may come with a request, for a share of its prompt's time.
+GATHER_SHARE = 1 / 32
+GATHER_MAX_S = 0.02
 # Tokens that several prompts may have left together to share a chunk.
 SHARE_TOKENS = 2048
 PADDING_MAX = 2  # how many times the columns that it needs a prompt may compute
@@ -143,12 +151,35 @@ def schedule(
     """
     decode = any(not request.prompt_left for request in seated)
     filling = [request for request in seated if request.prompt_left]
-    if not filling or (decode and costs.owed_s > 0.0):
+    if not filling:
         return ()
     filling.sort(key=lambda request: due_s(request, costs))
     head = filling[0]
-    tokens = _chunk_tokens(head, costs, limits, SHARED_S if decode else ALONE_S)
+    seconds = chunk_s(costs, decode=decode)
+    if decode and costs.owed_s > 0.0:
+        remains_s = costs.seconds(head.prompt_left)
+        owed_s = costs.owed_s + min(remains_s, seconds) * share_of_decoding(seated)
+        if remains_s > SOON_S or owed_s > OWED_MAX_S:
+            return ()
+    tokens = _chunk_tokens(head, costs, limits, seconds)
     return _shared(filling if limits.shares_chunks else filling[:1], cohorts, tokens)
+
+
+def chunk_s(costs: Costs, *, decode: bool) -> float:
+    """Say how long a chunk may take, beside rows that decode or alone."""
+    if not decode:
+        return ALONE_S
+    return max(SHARED_S, min(SHARED_FORWARDS * costs.forward_s, SHARED_MAX_S))
+
+
+def gather_s(arrived: Sequence[Request], costs: Costs) -> float:
+    """Say how long an idle engine waits for requests that could share the chunk of these.
+
+    Those who come a moment later would wait for the whole chunk, and then be computed beside
+    rows that decode.
+    """
+    left = max(map(left_of, arrived), default=0)
+    return min(costs.seconds(left) * GATHER_SHARE, GATHER_MAX_S) if left else 0.0
 
 
 def share_of_decoding(seated: Sequence[Request]) -> float:
@@ -167,14 +198,20 @@ def share_of_decoding(seated: Sequence[Request]) -> float:
 def _chunk_tokens(head: Request, costs: Costs, limits: Limits, seconds: float) -> int:
     if head.wants_prompt_logprobs:
         limits = replace(limits, chunk_tokens=LOGITS_TOKENS)
-    return piece_tokens(head.computed, limits, costs, seconds)
+    return piece_tokens(head.computed, head.prompt_left, limits, costs, seconds)
 
 
-def piece_tokens(computed: int, limits: Limits, costs: Costs, seconds: float) -> int:
-    """Say how many tokens may follow the ``computed`` ones of a row in one forward."""
+def piece_tokens(computed: int, left: int, limits: Limits, costs: Costs, seconds: float) -> int:
+    """Say how many tokens may follow a row's ``computed`` ones in one forward.
+
+    A multiple of SHAPE_TOKENS, or all that are ``left`` where the few over it cost less than the
+    forward that they would need.
+    """
     most = limits.chunk_tokens
     tokens = within(min(costs.tokens(seconds), most), computed, limits)
-    return max(tokens // SHAPE_TOKENS * SHAPE_TOKENS, min(SHAPE_TOKENS, most))
+    tokens = max(tokens // SHAPE_TOKENS * SHAPE_TOKENS, min(SHAPE_TOKENS, most))
+    all_fit = left <= min(costs.tokens(seconds + costs.forward_s), most)
+    return left if left > tokens and all_fit and within(left, computed, limits) == left else tokens
 
 
 def within(tokens: int, computed: int, limits: Limits) -> int:

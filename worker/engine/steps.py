@@ -30,11 +30,11 @@ from bramley.worker.engine.outputs import (
 from bramley.worker.engine.plan import Part
 from bramley.worker.engine.saver import Saver
 from bramley.worker.engine.scheduler import (
-    ALONE_S,
-    SHARED_S,
     WORKSPACE_BYTES,
     Limits,
     admit,
+    chunk_s,
+    gather_s,
     schedule,
     share_of_decoding,
 )
@@ -114,6 +114,10 @@ class Steps:
         self._waiting.update((request.id, request) for request in requests)
         self._count()
 
+    def gather_s(self, arrived: Sequence[Request]) -> float:
+        """Say how long to wait, idle, for others who may come with these."""
+        return gather_s(arrived, self._executor.costs) if self._limits.shares_chunks else 0.0
+
     def embed(self, jobs: Iterable[EmbedJob]) -> None:
         """Let jobs wait for their turns."""
         self._embedder.add(jobs)
@@ -163,7 +167,7 @@ class Steps:
         chunk = schedule(seated, self._seating.numbers, self._executor.costs, self._limits)
         is_decoding = any(not request.prompt_left for request in seated)
         if self._embedder.takes_turn(self._executor.costs, decode=is_decoding, prefill=bool(chunk)):
-            self._embed(SHARED_S if is_decoding else ALONE_S)
+            self._embed(chunk_s(self._executor.costs, decode=is_decoding))
         elif chunk:
             self._prefill(chunk)
         self._decode()

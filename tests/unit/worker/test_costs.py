@@ -33,3 +33,19 @@ def test_decoding_is_owed_its_share_of_a_chunk() -> None:
     costs = Costs()
     costs.prefilled(10, 0.2, share=0.25)
     assert costs.owed_s == pytest.approx(0.05)
+
+
+def test_what_is_owed_adds_up_to_a_second_at_most() -> None:
+    costs = Costs()
+    for _ in range(3):
+        costs.prefilled(10, 0.2)
+    assert costs.owed_s == pytest.approx(0.6)
+    costs.prefilled(10, 5.0)
+    assert costs.owed_s == 1.0
+
+
+def test_nobody_who_decodes_is_owed_nothing() -> None:
+    costs = Costs()
+    costs.prefilled(10, 0.2)
+    costs.prefilled(10, 0.2, share=0.0)
+    assert costs.owed_s == 0.0

@@ -5,21 +5,24 @@ from typing import Any
 import pytest
 
 from bramley.worker.cache.saved import Restore, Saving, StoredPart
-from bramley.worker.engine.costs import Costs
+from bramley.worker.engine.costs import OWED_MAX_S, Costs
 from bramley.worker.engine.plan import Admission, Part
 from bramley.worker.engine.scheduler import (
     ALONE_S,
     SHARED_S,
+    SOON_S,
     Limits,
     admit,
+    chunk_s,
     due_s,
+    gather_s,
     schedule,
     share_of_decoding,
 )
 from bramley.worker.request import LogprobRule, Phase, Priority, Request, StopRule
 from bramley.worker.sampling.params import SamplingParams
 
-COSTS = Costs(forward_s=1 / 16, token_s=1 / 1024)  # 140 tokens in SHARED_S, 960 in ALONE_S
+COSTS = Costs(forward_s=1 / 16, token_s=1 / 1024)  # 960 tokens in ALONE_S
 LIMITS = Limits(chunk_tokens=2048)
 
 
@@ -77,8 +80,22 @@ def test_alone_a_chunk_takes_a_second_at_most() -> None:
 
 
 def test_beside_decoding_rows_a_chunk_takes_less_than_a_fifth_of_a_second() -> None:
-    assert COSTS.tokens(SHARED_S) == 120
-    assert plan(request(5000, slot=0), decoding()) == (Part(0, 112),)
+    costs = Costs(forward_s=1 / 64, token_s=1 / 1024)
+    assert costs.tokens(SHARED_S) == 168
+    assert schedule([request(5000, slot=0), decoding()], {0: 0}, costs, LIMITS) == (Part(0, 160),)
+
+
+@pytest.mark.parametrize(("forward_s", "taken_s"), [(0.01, 0.18), (0.05, 0.25), (0.2, 0.3)])
+def test_or_a_few_forwards_where_they_are_slow(forward_s: float, taken_s: float) -> None:
+    assert chunk_s(Costs(forward_s=forward_s), decode=True) == pytest.approx(taken_s)
+    assert chunk_s(Costs(forward_s=forward_s), decode=False) == ALONE_S
+
+
+def test_a_chunk_takes_the_few_tokens_that_would_need_another_forward() -> None:
+    assert COSTS.tokens(ALONE_S + COSTS.forward_s) == 1024
+    assert plan(request(1025, slot=0)) == (Part(0, 1024),)
+    assert plan(request(1026, slot=0)) == (Part(0, 960),)
+    assert plan(request(101, slot=0), limits=Limits(chunk_tokens=96)) == (Part(0, 96),)
 
 
 def test_chunks_are_multiples_of_sixteen() -> None:
@@ -107,6 +124,28 @@ def test_those_who_decode_get_less_where_more_prompts_wait(
     seated = [request(100, slot=slot) for slot in range(filling)]
     seated += [decoding() for _ in range(decode)]
     assert share_of_decoding(seated) == pytest.approx(share)
+
+
+def test_a_prompt_that_is_soon_done_does_not_wait_for_what_is_owed() -> None:
+    soon, long = request(500, slot=0), request(600, slot=0)
+    assert COSTS.seconds(499) < SOON_S < COSTS.seconds(599)
+    assert plan(soon, decoding(), owed_s=0.6)
+    assert not plan(long, decoding(), owed_s=0.6)
+
+
+def test_but_decoding_is_owed_a_second_at_most() -> None:
+    soon = request(500, slot=0)
+    taken_s = chunk_s(COSTS, decode=True)
+    assert plan(soon, decoding(), owed_s=OWED_MAX_S - taken_s)
+    assert not plan(soon, decoding(), owed_s=OWED_MAX_S - taken_s + 0.01)
+
+
+def test_an_idle_engine_waits_for_company_a_small_share_of_what_a_prompt_takes() -> None:
+    assert gather_s([], COSTS) == 0.0
+    assert gather_s([request(1)], COSTS) == 0.0
+    assert gather_s([request(101)], COSTS) == pytest.approx(COSTS.seconds(100) / 32)
+    assert gather_s([request(2000, restored=1999)], COSTS) == 0.0
+    assert gather_s([request(101), request(9000)], COSTS) == pytest.approx(0.02)
 
 
 def test_what_is_owed_does_not_hold_up_a_prompt_that_is_alone() -> None:
