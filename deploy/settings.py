@@ -94,6 +94,9 @@ class ModelTable(WorkerSettings, frozen=True, kw_only=True, forbid_unknown_field
     """A model's own settings, how many workers serve it, and when they run.
 
     Attributes:
+        path: a model folder of MLX or Hugging Face, or a GGUF file of the llama family; a relative
+            one starts at cluster.toml's folder. [models.smollm2] needs none: without it, it is
+            the model that comes with bramley.
         replicas: workers of the model, each with its weights; requests go to the one that is
             soonest done with them.
         load: "start" loads it with the cluster and keeps it wanted, "demand" with its first

@@ -137,6 +137,11 @@ def test_the_example_shows_the_defaults(tmp_path: Path) -> None:
     assert "drain_timeout_s" in EXAMPLE
 
 
+def test_the_example_can_be_started_as_it_is(tmp_path: Path) -> None:
+    for model in _load(tmp_path, EXAMPLE).models.values():
+        assert Path(model.path).exists(), model.path
+
+
 def test_the_embedded_model_s_settings_need_no_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
