@@ -8,6 +8,7 @@ from typing import Literal, TypedDict, get_args
 
 from bramley.client.fields import field
 from bramley.client.requests import Priority, check_names, priority_of
+from bramley.common.choices import none_of
 from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import router_pb2, types_pb2
 
@@ -71,7 +72,7 @@ def embed_request(
             request.token_ids.append(types_pb2.TokenIds(ids=ids))
     if (pooling := options.get("pooling")) is not None:
         if pooling not in get_args(Pooling):
-            raise InvalidRequest("pooling", f"{pooling!r} is not one of {get_args(Pooling)}")
+            raise InvalidRequest("pooling", none_of(pooling, get_args(Pooling)))
         request.pooling = router_pb2.EmbedRequest.Pooling.Value(f"POOLING_{pooling.upper()}")
     if (dimensions := options.get("dimensions")) is not None:
         with field("dimensions"):

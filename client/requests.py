@@ -14,6 +14,7 @@ from bramley.client.turns import (
     put_prompt_options,
     put_turn_options,
 )
+from bramley.common.choices import none_of
 from bramley.common.errors import InvalidRequest
 from bramley.common.wire import to_duration
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
@@ -175,8 +176,7 @@ def priority_of(name: Priority | None) -> types_pb2.PriorityClass.ValueType:
     if not name:
         return types_pb2.PRIORITY_CLASS_UNSPECIFIED
     if name not in get_args(Priority):
-        names = ", ".join(get_args(Priority))
-        raise InvalidRequest("priority", f"{name!r} is none of {names}")
+        raise InvalidRequest("priority", none_of(name, get_args(Priority)))
     return types_pb2.PriorityClass.Value(f"PRIORITY_CLASS_{name}".upper())
 
 

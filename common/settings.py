@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from bramley.common import choices
 from bramley.common.errors import SettingsError
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -71,8 +72,9 @@ def check(table: dict[str, Any], kind: type[S], at: str = "", source: str = "set
     except msgspec.ValidationError as error:
         message = str(error)
         found = _PATH_IN_MESSAGE.search(message)
-        problem = _PATH_IN_MESSAGE.sub("", message)
-        path = [at, found["path"] if found else ""]
+        inner = found["path"] if found else ""
+        problem = choices.told(_PATH_IN_MESSAGE.sub("", message), kind, inner)
+        path = [at, inner]
         field = _FIELD_IN_MESSAGE.match(problem)  # msgspec's path ends at the table around it
         if field and field["fault"] in _FAULTS:
             path.append(field["name"])

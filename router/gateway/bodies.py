@@ -12,6 +12,7 @@ from typing import Any, Never, TypeVar, cast
 
 import msgspec
 
+from bramley.common import choices
 from bramley.common.errors import InvalidRequest
 
 BODY = "body"  # the field that is named where it is all of it
@@ -72,7 +73,8 @@ def convert(value: object, kind: type[_T], at: str = "") -> _T:
     except msgspec.ValidationError as error:
         found = _ERROR.fullmatch(str(error))
         assert found is not None, "the pattern takes any text"
-        path, problem = found["path"] or "", found["problem"]
+        path = found["path"] or ""
+        problem = choices.told(found["problem"], kind, path)
         if named := _NAMED.fullmatch(problem):
             path = f"{path}.{named[1]}" if path else named[1]
             problem = "is missing" if "missing" in problem else "is not known here"

@@ -88,6 +88,8 @@ def test_without_an_embedded_model_the_command_is_named(
         ("[models.a]", "models.a.path: is missing (in"),
         ('[models.one]\npath = "x"\nmax_row = 1', "models.one.max_row: is no setting (in"),
         ('[models.one]\npath = "x"\nmax_rows = 0', "models.one.max_rows: "),
+        ('[models.one]\npath = "x"\nload = "x"', "load: 'x' is none of demand, manual, start (in"),
+        ('[logs]\nformat = "xml"', "logs.format: 'xml' is none of json, text (in"),
         ("models = 3", "models: "),
         ("[models]\na = 3", "models"),
         ('[router]\ngrpc = "7410"', "router.grpc: '7410' is not host:port"),
