@@ -288,11 +288,17 @@ def _told(error: Exception) -> str:
 
 
 def _to_float32(model: nn.Module) -> None:
-    # Scales first: in half precision the product of scale and value would be rounded.
-    model.update(cast("dict[str, Any]", _tree_map(_as_float32, model.parameters())))
     modules = cast("list[tuple[str, nn.Module]]", model.named_modules())
-    plain = [(name, _dequantized(module)) for name, module in modules]
-    model.update_modules(_tree_unflatten([pair for pair in plain if pair[1] is not None]))
+    # MLX runs each stream of a CPU on one thread.
+    streams = [mx.default_stream(mx.cpu), mx.new_stream(mx.cpu)]
+    plain: list[tuple[str, nn.Module]] = []
+    for name, module in modules:
+        with mx.stream(streams[len(plain) % len(streams)]):
+            dequantized = _dequantized(module)
+        if dequantized is not None:
+            plain.append((name, dequantized))
+    model.update_modules(_tree_unflatten(plain))
+    model.update(cast("dict[str, Any]", _tree_map(_as_float32, model.parameters())))
 
 
 _tree_map = cast("Callable[[Callable[[Any], Any], Any], Any]", trees.tree_map)
@@ -300,7 +306,7 @@ _tree_unflatten = cast("Callable[[Any], Any]", trees.tree_unflatten)
 _tree_flatten = cast("Callable[[Any], list[tuple[str, mx.array]]]", trees.tree_flatten)
 
 
-def _as_float32(value: object) -> object:
+def _as_float32(value: Any) -> Any:
     if isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating):
         return value.astype(mx.float32)
     return value
@@ -318,14 +324,15 @@ def _dequantized(module: nn.Module) -> nn.Module | None:
         plain = SwitchLinear(1, 1, 1, bias=False)
     else:
         return None
+    # In half precision the product of scale and value would be rounded.
     weight = mx.dequantize(
         quantized.weight,
-        quantized.scales,
-        quantized.get("biases"),
+        _as_float32(quantized.scales),
+        _as_float32(quantized.get("biases")),
         quantized.group_size,
         quantized.bits,
         quantized.mode,
-        quantized.get("global_scale"),
+        _as_float32(quantized.get("global_scale")),
     )
     plain.update({"weight": weight.astype(mx.float32)})
     if "bias" in module:
