@@ -3,8 +3,8 @@
 All of it is pure; router/gateway/calls.py and generating.py do what is to be done.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from bramley.protos.v1 import generation_pb2, router_pb2
@@ -48,10 +48,13 @@ class Asked:
     Attributes:
         requests: that run side by side, all or none: one for each prompt.
         answer: says what comes of them, with their answers numbered prompt by prompt.
+        names: of fields that this body names otherwise than its dialect mostly does, by the
+            router's (``failures.named``).
     """
 
     requests: Sequence[generation_pb2.GenerateRequest]
     answer: Answer
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)

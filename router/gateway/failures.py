@@ -1,7 +1,8 @@
 """Errors to HTTP: which status, and what every dialect has to say of them (pure)."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bramley.common.errors import BramleyError, InvalidRequest
@@ -114,3 +115,23 @@ def failure_of(error: BramleyError, request_id: str = "") -> Failure:
         retry_after_s=None if after_s is None else max(1, math.ceil(after_s)),
         request_id=request_id,
     )
+
+
+def named(failure: Failure, names: Mapping[str, str]) -> Failure:
+    """Name a failure's field as its body does.
+
+    Args:
+        failure: what is to be told.
+        names: the body's names, by the router's: of a field, or of all that is part of one.
+
+    Returns:
+        It, unchanged where no name fits.
+    """
+    whole, _, _ = failure.field.partition(".")
+    name = names.get(failure.field) or names.get(whole)
+    if name is None or not failure.is_router:
+        return failure
+    message = failure.message
+    if message.startswith(f"{failure.field}: "):
+        message = f"{name}{message.removeprefix(failure.field)}"
+    return replace(failure, field=name, message=message, is_router=False)

@@ -15,7 +15,7 @@ from bramley.common.errors import BramleyError
 from bramley.protos.v1 import generation_pb2, router_pb2
 from bramley.router.gateway.calls import Caller, Calls
 from bramley.router.gateway.dialect import Asked, Dialect
-from bramley.router.gateway.failures import failure_of
+from bramley.router.gateway.failures import failure_of, named
 from bramley.router.gateway.replies import SEND_S, Reply, hurry, refused, while_there
 
 
@@ -44,7 +44,7 @@ class Generating:
             await reply.say(answer.end(), is_last=True)
         except* BramleyError as errors:
             hurry(scope, SEND_S)
-            failure = failure_of(_first(errors), self._request_id)
+            failure = named(failure_of(_first(errors), self._request_id), self._asked.names)
             if reply.is_begun:
                 await reply.say(answer.fail(failure), is_last=True)
             else:

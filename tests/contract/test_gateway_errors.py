@@ -145,6 +145,31 @@ async def test_b051_half_a_pair_is_refused_by_its_field(
     assert len(prepared) == before
 
 
+LONG = "a" * (1 << 20)
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": LONG}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (PATH, {"response_format": FORMAT}, "response_format"),
+        (PATH, {"guided_regex": LONG}, "guided_regex"),
+        (PATH, {"guided_choice": [LONG]}, "guided_choice"),
+        (PATH, {"structured_outputs": {"json": {"const": LONG}}}, "structured_outputs.json"),
+        ("/v1/completions", {"guided_json": {"const": LONG}}, "guided_json"),
+        ("/v1/completions", {"structured_outputs": {"regex": LONG}}, "structured_outputs.regex"),
+        ("/v1/completions", {"logprobs": 21}, "logprobs"),
+    ],
+)
+async def test_what_the_router_refuses_is_named_as_the_body_named_it(
+    served: Site, path: str, fields: dict[str, Any], param: str
+) -> None:
+    asked = {"messages": HELLO} if path == PATH else {"prompt": "x"}
+    answer = await served.post(path, {"model": "fake", **asked, **fields})
+    assert (answer.status, error_of(answer)["param"]) == (400, param)
+    assert error_of(answer)["message"].startswith(f"{param}: ")
+
+
 async def test_b051_a_whole_pair_and_a_nul_are_text(served: Site) -> None:
     said = chat(messages=[{"role": "user", "content": "PAIR"}], metadata={"fake.echo": "true"})
     sent = json.dumps(said).replace("PAIR", r"\ud83d\ude00\u0000")

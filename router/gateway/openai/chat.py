@@ -16,6 +16,7 @@ from bramley.router.gateway.openai.options import (
     Int32,
     Options,
     constrain,
+    constraints_of,
     put_effort,
     start,
 )
@@ -177,12 +178,12 @@ def read(value: object, now: int) -> Asked:
     _put_tools(request, body)
     _put_limit(request.stop, body)
     _put_reasoning(request, body)
-    constrain(request, _format(body))
+    names = constrain(request, (*constraints_of(body), *_format(body)))
     _put_logprobs(request, body)
     if body.safety_identifier and not body.user:
         request.fairness_key = body.safety_identifier
     told = Told(body.model, now, body.answers, tells_usage=body.tells_usage)
-    return Asked([request], ChatStream(told) if body.streams else ChatWhole(told))
+    return Asked([request], ChatStream(told) if body.streams else ChatWhole(told), names)
 
 
 DIALECT = Dialect(read, refusal)

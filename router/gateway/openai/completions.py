@@ -11,10 +11,17 @@ from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.router.gateway.bodies import convert
 from bramley.router.gateway.dialect import Asked, Dialect
-from bramley.router.gateway.failures import BodyTooLarge, Failure
+from bramley.router.gateway.failures import BodyTooLarge
 from bramley.router.gateway.openai.completions_answer import CompletionStream, CompletionWhole
 from bramley.router.gateway.openai.objects import Told, refusal
-from bramley.router.gateway.openai.options import Int32, Options, TokenId, start
+from bramley.router.gateway.openai.options import (
+    Int32,
+    Options,
+    TokenId,
+    constrain,
+    constraints_of,
+    start,
+)
 
 MAX_TOKENS = 16  # OpenAI's, where a body does not say
 PROMPTS_MAX = 32  # of one body: each is a request that runs beside the others
@@ -54,6 +61,7 @@ def read(value: object, now: int) -> Asked:
     """
     body = convert(value, CompletionBody)
     common = start(body)
+    names = {"logprobs.top": "logprobs", **constrain(common, constraints_of(body))}
     if body.max_tokens is None:
         common.stop.max_tokens = MAX_TOKENS
     if body.logprobs is not None:
@@ -65,7 +73,7 @@ def read(value: object, now: int) -> Asked:
     requests = [_asking(common, prompt) for prompt in prompts]
     told = Told(body.model, now, body.answers, len(requests), tells_usage=body.tells_usage)
     answer = CompletionStream(told) if body.streams else CompletionWhole(told)
-    return Asked(requests, answer)
+    return Asked(requests, answer, names)
 
 
 def _prompts(given: Prompt) -> Sequence[str | Sequence[int]]:
@@ -94,8 +102,4 @@ def _asking(
     return request
 
 
-def _refusal(failure: Failure) -> bytes:
-    return refusal(failure, {"logprobs.top": "logprobs", "constraint": "structured_outputs"})
-
-
-DIALECT = Dialect(read, _refusal)
+DIALECT = Dialect(read, refusal)

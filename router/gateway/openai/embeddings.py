@@ -15,7 +15,7 @@ from bramley.common.errors import BramleyError, InvalidRequest
 from bramley.protos.v1 import router_pb2, types_pb2
 from bramley.router.gateway.bodies import convert
 from bramley.router.gateway.calls import Caller, Calls, remote_errors
-from bramley.router.gateway.failures import Failure, failure_of
+from bramley.router.gateway.failures import Failure, failure_of, named
 from bramley.router.gateway.openai import objects
 from bramley.router.gateway.openai.options import Int32, TokenId
 from bramley.router.gateway.replies import SEND_S, hurry, refused, while_there
@@ -124,7 +124,7 @@ def refusal(failure: Failure) -> bytes:
     field = failure.field
     name = "input" + field[field.find("[") :] if "[" in field else "input"
     is_input = field.startswith(("texts", "token_ids"))
-    return objects.refusal(failure, {field: name} if is_input else {})
+    return objects.refusal(named(failure, {field: name}) if is_input else failure)
 
 
 class Embeddings:

@@ -1,7 +1,5 @@
 """OpenAI's objects: what its clients read, field by field (pure)."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -136,13 +134,14 @@ class Refusal(msgspec.Struct, frozen=True):
     error: Problem
 
 
-def refusal_of(failure: Failure, names: Mapping[str, str] = MappingProxyType({})) -> Refusal:
-    """Say a failure; the router's name of a field becomes the body's, or that in ``names``."""
+def refusal_of(failure: Failure) -> Refusal:
+    """Say a failure; the router's name of a field becomes the body's."""
     param = failure.field or None
-    if param and failure.is_router:
-        whole, _, _ = param.partition(".")
-        param = names.get(param) or names.get(whole) or renamed(param)
     message = failure.message
+    if param and failure.is_router:
+        param = renamed(param)
+        # A switch that contradicts another field is named inside the sentence.
+        message = message.replace("chat.template_kwargs.", "chat_template_kwargs.")
     if param and message.startswith(f"{failure.field}: "):
         message = f"{param}{message.removeprefix(failure.field)}"
     kind = _KINDS.get(failure.status)
@@ -152,9 +151,9 @@ def refusal_of(failure: Failure, names: Mapping[str, str] = MappingProxyType({})
     return Refusal(Problem(message, kind, param, code))
 
 
-def refusal(failure: Failure, names: Mapping[str, str] = MappingProxyType({})) -> bytes:
+def refusal(failure: Failure) -> bytes:
     """Say a failure as a body."""
-    return msgspec.json.encode(refusal_of(failure, names))
+    return msgspec.json.encode(refusal_of(failure))
 
 
 def shown(token: bytes) -> str:

@@ -113,7 +113,7 @@ def start(options: Options) -> generation_pb2.GenerateRequest:
     """Begin a request with what both bodies have.
 
     Returns:
-        It, without an input.
+        It, without an input and unconstrained.
 
     Raises:
         InvalidRequest: a field is not served; names it.
@@ -135,7 +135,6 @@ def start(options: Options) -> generation_pb2.GenerateRequest:
     _put_stop(request.stop, options)
     if options.max_tokens is not None:
         request.stop.max_tokens = options.max_tokens
-    constrain(request, _constraints(options))
     return request
 
 
@@ -191,7 +190,7 @@ def _put_stop(stop: types_pb2.StopConditions, options: Options) -> None:
 Constraints = Iterable[tuple[str, str, object]]
 
 
-def _constraints(options: Options) -> Constraints:
+def constraints_of(options: Options) -> Constraints:
     """Tell of each constraint the field, the kind and the value."""
     yield "guided_json", "json_schema", options.guided_json
     yield "guided_regex", "regex", options.guided_regex
@@ -206,17 +205,22 @@ def _constraints(options: Options) -> Constraints:
         yield f"{path}.grammar", "grammar", outputs.grammar
 
 
-def constrain(request: generation_pb2.GenerateRequest, constraints: Constraints) -> None:
+def constrain(request: generation_pb2.GenerateRequest, constraints: Constraints) -> dict[str, str]:
     """Set what the content has to be.
+
+    Returns:
+        How the body names it, by the router's name; empty where it says nothing of it.
 
     Raises:
         InvalidRequest: it is said twice; names the second field.
     """
+    names: dict[str, str] = {}
     for field, kind, value in constraints:
         if value is None:
             continue
         if request.HasField("constraint"):
             raise InvalidRequest(field, "is a second constraint: give one")
+        names["constraint"] = field
         constraint = request.constraint
         if kind == "choice" and isinstance(value, list):
             constraint.choice.values.extend(cast("list[str]", value))
@@ -225,12 +229,13 @@ def constrain(request: generation_pb2.GenerateRequest, constraints: Constraints)
             constraint.json_schema = value if isinstance(value, str) else as_json(value)
         else:
             setattr(constraint, kind, value)
+    return names
 
 
 renamed: Final = Names(
     (r"chat\.(messages\[\d+\])\.parts(.*)", r"\1.content\2"),
     (r"chat\.(messages\[\d+\]\.tool_calls\[\d+\])\.(name|arguments).*", r"\1.function.\2"),
-    (r"chat\.template_kwargs", "chat_template_kwargs"),
+    (r"chat\.template_kwargs(.*)", r"chat_template_kwargs\1"),
     (r"chat", "messages"),
     (r"chat\.(.*)", r"\1"),
     (r"constraint.*", "response_format"),

@@ -163,5 +163,8 @@ def test_a_failure_names_the_body_s_field_once() -> None:
         Failure(400, "stop.strings: too many", "INVALID_FIELD", "stop.strings", True)
     )
     assert (error.error.param, error.error.message) == ("stop", "stop: too many")
+    problem = "reasoning.enabled: chat.template_kwargs.thinking says something else"
+    other = refusal_of(Failure(400, problem, "INVALID_FIELD", "reasoning.enabled", True)).error
+    assert other.message == "reasoning_effort: chat_template_kwargs.thinking says something else"
     own = refusal_of(Failure(400, "text: x", "INVALID_FIELD", "text"))
     assert (own.error.param, own.error.message) == ("text", "text: x")

@@ -268,6 +268,7 @@ def test_what_is_not_supported_is_refused_by_its_name() -> None:
         ("tools[1].name", "tools[1].function.name"),
         ("tools[1].parameters_json_schema", "tools[1].function.parameters"),
         ("constraint.json_schema", "response_format"),
+        ("chat.template_kwargs.tools", "chat_template_kwargs.tools"),
         ("model", "model"),
     ],
 )
