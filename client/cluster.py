@@ -11,12 +11,15 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
             "stopped" or "failed".
         reason: why, when it is "failed" or "degraded".
         load_progress: 0 to 1, while it is "loading".
-        context_tokens: None, as the next two, while no worker has it loaded.
+        context_tokens: None while no worker has it loaded, as are max_rows, has_chat_template and
+            both formats.
         pinned: whether it is never unloaded to make room, nor for being idle.
         memory_bytes: that its workers have in use.
         reserved_bytes: held for it of the memory that all models share; 0 while it is unloaded.
         needed_bytes: that a load would reserve.
         idle_s: since its last request, while it is loaded and has none.
+        reasoning_format: how it writes its reasoning (docs/reasoning.md); empty where it does not.
+        tool_format: how it writes calls of tools (docs/tools.md); empty where it does not.
     """
 
     name: str
@@ -34,6 +37,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     reserved_bytes: int
     needed_bytes: int
     idle_s: float | None
+    reasoning_format: str | None = None
+    tool_format: str | None = None
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):

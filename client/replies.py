@@ -81,6 +81,8 @@ def model(message: router_pb2.Model) -> Model:
         reserved_bytes=message.reserved_bytes,
         needed_bytes=message.needed_bytes,
         idle_s=to_seconds(message.idle) if message.HasField("idle") else None,
+        reasoning_format=limits.reasoning_format if limits else None,
+        tool_format=limits.tool_format if limits else None,
     )
 
 

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from bramley.client.cluster import Model
 from bramley.client.commands.connection import router
-from bramley.client.commands.screen import fail, print_json
-from bramley.client.commands.status import show_models
+from bramley.client.commands.screen import fail, print_json, print_table
+from bramley.client.commands.status import state_text
 
 app = typer.Typer(help="List the cluster's models, or import one.")
 
@@ -20,7 +21,7 @@ def models(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
 ) -> None:
-    """List the models of the cluster."""
+    """List the models of the cluster, and what each can do."""
     if context.invoked_subcommand is not None:
         return
     with router(context.obj) as client:
@@ -28,7 +29,30 @@ def models(
     if as_json:
         print_json(listed)
     else:
-        show_models(listed)
+        _show(listed)
+
+
+def _show(models: list[Model]) -> None:
+    print_table(
+        ("model", "state", "context", "template", "reasoning", "tools", "reason"),
+        [
+            (
+                each.name,
+                state_text(each),
+                str(each.context_tokens or ""),
+                "" if each.has_chat_template is None else "yes" if each.has_chat_template else "no",
+                _format(each.reasoning_format),
+                _format(each.tool_format),
+                each.reason,
+            )
+            for each in models
+        ],
+    )
+
+
+def _format(name: str | None) -> str:
+    """Say how a model writes something; nothing where that is not known."""
+    return "" if name is None else name or "no"
 
 
 @app.command("import")

@@ -113,7 +113,7 @@ def _show(found: ClusterStatus) -> None:
     if found.version is None:
         typer.echo("the router does not answer")
     else:
-        show_models(found.models)
+        _show_models(found.models)
     if found.memory is not None and found.memory.budget_bytes:
         typer.echo(_ledger(found.memory))
 
@@ -123,8 +123,7 @@ def _ledger(memory: Memory) -> str:
     return f"memory: {reserved} of {budget} reserved, store {size_text(memory.store_bytes)}"
 
 
-def show_models(models: list[Model]) -> None:
-    """Print the table of models."""
+def _show_models(models: list[Model]) -> None:
     print_table(
         (
             *("model", "state", "context", "running", "waiting", "memory", "reserved", "pinned"),
@@ -133,7 +132,7 @@ def show_models(models: list[Model]) -> None:
         [
             (
                 each.name,
-                _state(each),
+                state_text(each),
                 str(each.context_tokens or ""),
                 str(each.requests_running),
                 str(each.requests_waiting),
@@ -147,5 +146,6 @@ def show_models(models: list[Model]) -> None:
     )
 
 
-def _state(model: Model) -> str:
+def state_text(model: Model) -> str:
+    """Say how a model is, and of one that loads how far."""
     return f"loading {model.load_progress:.0%}" if model.state == "loading" else model.state

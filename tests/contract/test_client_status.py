@@ -34,8 +34,8 @@ def printed(capsys: Output) -> Any:
 def test_models_are_listed(shell: Shell, capsys: Output) -> None:
     assert shell.run("models") == 0
     header, row = capsys.readouterr().out.splitlines()
-    assert header.split()[:3] == ["model", "state", "context"]
-    assert row.split()[:3] == [MODEL, "ready", "2048"]
+    assert header.split()[:6] == ["model", "state", "context", "template", "reasoning", "tools"]
+    assert row.split() == [MODEL, "ready", "2048", "yes", "no", "json_tools"]
 
 
 MODEL_JSON: dict[str, object] = {
@@ -54,6 +54,8 @@ MODEL_JSON: dict[str, object] = {
     "reserved_bytes": 3 << 20,
     "needed_bytes": 5 << 20,
     "idle_s": 1.5,
+    "reasoning_format": "",
+    "tool_format": "json_tools",
 }
 
 

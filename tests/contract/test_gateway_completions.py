@@ -142,6 +142,7 @@ async def test_models_are_listed_and_told_of(served: Site) -> None:
     told: Any = await served.client.models.retrieve("fake")
     assert told.id == "fake"
     assert told.max_model_len == 4096
+    assert (told.reasoning_format, told.tool_format) == (None, "json_tools")
     with pytest.raises(openai.NotFoundError) as caught:
         await served.client.models.retrieve("no/body")
     assert caught.value.code == "model_not_found"

@@ -123,7 +123,12 @@ def ready_model() -> router_pb2.Model:
         reserved_bytes=3 << 20,
         needed_bytes=5 << 20,
         idle=Duration(seconds=1, nanos=500_000_000),
-        limits=types_pb2.ModelLimits(context_tokens=2048, max_rows=8, has_chat_template=True),
+        limits=types_pb2.ModelLimits(
+            context_tokens=2048,
+            max_rows=8,
+            has_chat_template=True,
+            tool_format="json_tools",
+        ),
     )
 
 

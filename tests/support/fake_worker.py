@@ -399,6 +399,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             token_bytes=self._script.token_bytes,
             lane=types_pb2.LANE_BATCHED,
             has_chat_template=True,
+            tool_format="json_tools",
         )
 
     def _changed(self) -> None:

@@ -11,13 +11,21 @@ from bramley.router.gateway.calls import Calls, remote_errors
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model; the last field is vLLM's, there while the model is loaded."""
+    """A model.
+
+    Attributes:
+        max_model_len: vLLM's; there while the model is loaded, as are the next two.
+        reasoning_format: ours: how it writes its reasoning; None where it does not.
+        tool_format: ours: how it writes calls of tools; None where it does not.
+    """
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: Literal["bramley"] = "bramley"
     max_model_len: int | msgspec.UnsetType = msgspec.UNSET
+    reasoning_format: str | msgspec.UnsetType | None = msgspec.UNSET
+    tool_format: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Models(msgspec.Struct, frozen=True):
@@ -59,8 +67,16 @@ class Catalogue:
         return _said(self._model(answer.model))
 
     def _model(self, model: router_pb2.Model) -> Model:
-        limits = model.limits.context_tokens if model.HasField("limits") else msgspec.UNSET
-        return Model(id=model.name, created=self._created, max_model_len=limits)
+        if not model.HasField("limits"):
+            return Model(id=model.name, created=self._created)
+        limits = model.limits
+        return Model(
+            id=model.name,
+            created=self._created,
+            max_model_len=limits.context_tokens,
+            reasoning_format=limits.reasoning_format or None,
+            tool_format=limits.tool_format or None,
+        )
 
 
 def _said(value: Model | Models) -> Response:
