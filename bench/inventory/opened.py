@@ -32,8 +32,16 @@ from bramley.worker.models.errors import ModelError
 from bramley.worker.models.gguf import write_stand_in
 from bramley.worker.models.gguf_header import GgufHeader, read_gguf_header
 from bramley.worker.models.headers import Stored, read_folder
-from bramley.worker.models.mlx_lm import LoadedModel, load_model, model_parts
+from bramley.worker.models.mlx_lm import (
+    LoadedModel,
+    load_model,
+    load_tokenizer,
+    model_parts,
+)
+from bramley.worker.reading.families import Family
 from bramley.worker.settings import WorkerSettings
+from bramley.worker.shaping import family_of
+from bramley.worker.text.tokenizer import Tokenizer
 
 _OWN_CACHES = "its layers keep caches of their own, whose size shows only when it runs"
 
@@ -47,12 +55,15 @@ class Built:
         parts: of it.
         cohort: of one row, whose layers have seen a token; None where ``problem`` says why not.
         lane: as a worker found it out; None if none has.
+        family: how it writes; None where there is no tokenizer to tell, as of a GGUF file that no
+            worker has imported.
     """
 
     model: LoadedModel
     parts: ModelParts
     cohort: Cohort | None
     lane: Lane | None
+    family: Family | None
     problem: str = ""
 
 
@@ -132,13 +143,21 @@ def _built(
         lane = _lane(kept, settings, model, numerics)
     except (ModelError, *MODEL_FAULTS) as error:
         return None, _told(error)
+    family = _family(kept)
     if any(leaf.kind == "unknown" for layer in parts.layers for leaf in layer.leaves):
-        return Built(model, parts, None, lane, _OWN_CACHES), ""
+        return Built(model, parts, None, lane, family, _OWN_CACHES), ""
     try:
         cohort = _cohort(parts, numerics.sum_panel)
     except MODEL_FAULTS as error:
-        return Built(model, parts, None, lane, _told(error)), ""
-    return Built(model, parts, cohort, lane), ""
+        return Built(model, parts, None, lane, family, _told(error)), ""
+    return Built(model, parts, cohort, lane, family), ""
+
+
+def _family(folder: Path) -> Family | None:
+    try:
+        return family_of(Tokenizer(load_tokenizer(folder)))
+    except (ModelError, *MODEL_FAULTS):
+        return None
 
 
 def _told(error: Exception) -> str:

@@ -110,6 +110,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
         weights_bytes: of parameters in memory, as this machine would load them; None if unknown.
         state: None where ``unknown`` says why.
         lane: how requests share forwards, as a worker found out; None if none has yet.
+        reasoning_format: how it writes its reasoning; empty where it does not; None if unknown.
+        tool_format: how it writes calls of tools; likewise.
         tensors: None unless asked for.
     """
 
@@ -130,6 +132,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     state: StateFacts | None
     unknown: str
     lane: str | None
+    reasoning_format: str | None = None
+    tool_format: str | None = None
     tensors: list[TensorFacts] | None = None
 
 

@@ -42,6 +42,7 @@ def survey(opened: Opened, *, with_tensors: bool) -> Inventory:
     """
     stored, built = opened.stored, opened.built
     tensors = list(stored.tensors.values())
+    family = built.family if built else None
     parts = list(matrices(stored.tensors, opened.config))
     nbytes, parameters = sum(each.nbytes for each in tensors), sum(one.parameters for one in parts)
     dtypes = Counter[str]()
@@ -64,6 +65,8 @@ def survey(opened: Opened, *, with_tensors: bool) -> Inventory:
         state=state_facts(built.model, built.cohort) if built and built.cohort else None,
         unknown=built.problem if built else opened.problem,
         lane=built.lane.value if built and built.lane else None,
+        reasoning_format=family.name if family else None,
+        tool_format=family.tool_format if family else None,
         tensors=_listed(tensors) if with_tensors else None,
     )
 

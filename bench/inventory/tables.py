@@ -7,6 +7,8 @@ import typer
 from bramley.bench.inventory.record import ConfigFacts, Fit, Inventory, StateFacts
 from bramley.client.commands.screen import print_table, size_text
 
+_NOT_YET = "not known before a worker has loaded it here"
+
 
 def show_inventory(found: Inventory) -> None:
     """Print an inventory."""
@@ -19,7 +21,9 @@ def show_inventory(found: Inventory) -> None:
             "dtypes": _shares(found.dtypes),
             **({"loaded": _loaded(found)} if found.weights_bytes is not None else {}),
             **_config(found.config),
-            "lane": found.lane or "not known before a worker has loaded it here",
+            "reasoning": _writes(found.reasoning_format),
+            "tools": _writes(found.tool_format),
+            "lane": found.lane or _NOT_YET,
         }
     )
     for name in found.missing:
@@ -88,6 +92,11 @@ def show_fit(found: Fit) -> None:
     typer.echo(f"largest context of {found.batch} rows: {largest_context}")
     typer.echo(f"most rows of {found.context_tokens:,} tokens: {found.largest_batch or 'none'}")
     typer.echo(_verdict(found))
+
+
+def _writes(name: str | None) -> str:
+    """Say how a model writes something."""
+    return _NOT_YET if name is None else name or "no"
 
 
 def _verdict(found: Fit) -> str:

@@ -123,6 +123,7 @@ def test_what_grows_and_what_does_not_is_told_by_kind(tmp_path: Path) -> None:
 def test_a_gguf_is_told_as_the_folder_that_would_be_made_of_it(tmp_path: Path) -> None:
     found = _survey(_embedded(), import_dir=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
+    assert (found.reasoning_format, found.tool_format) == (None, None)
     import_gguf(_embedded(), tmp_path / "made")
     made = _survey(tmp_path / "made")
     assert (found.parameters, found.weights_bytes) == (made.parameters, made.weights_bytes)
@@ -132,6 +133,17 @@ def test_a_gguf_is_told_as_the_folder_that_would_be_made_of_it(tmp_path: Path) -
     assert bits == {"embedding": 8.5, "attention": 5.0, "MLP": 5.0, "norms": 32.0}
     bits = {each.kind: each.bits for each in made.groups}  # MLX has a bias beside each scale
     assert bits == {"embedding": 9.0, "attention": 5.0, "MLP": 5.0, "norms": 32.0}
+
+
+def test_how_a_model_reasons_and_calls_tools_is_told_from_its_tokenizer(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    save_tiny(folder, "full")
+    found = _survey(folder)
+    assert (found.reasoning_format, found.tool_format) == ("", "")
+    # Where there is such a file, it is the template.
+    (folder / "chat_template.jinja").write_text("<think></think><tool_call>{{ tool_call.name }}")
+    found = _survey(folder)
+    assert (found.reasoning_format, found.tool_format) == ("think", "json_tools")
 
 
 def test_a_lane_that_a_worker_found_is_told_until_the_weights_change(tmp_path: Path) -> None:
