@@ -1,5 +1,6 @@
 """The serving benchmark with real servers: restarted, killed, and nothing of them left."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("bench")
     model, out = folder / "model", folder / "run.json"
     write = [sys.executable, "-P", "-c", WRITER, str(model)]
-    subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": TESTS})
+    subprocess.run(write, check=True, timeout=60, env={**os.environ, "PYTHONPATH": TESTS})
     command = [sys.executable, "-P", "-m", "bramley.client", "bench", "serve"]
     command += ["--model", str(model), "--arms", ",".join(ARMS), "--out", str(out)]
     command += ["--quick", "--diagnostic", "--phases", "parity,restart,kill"]

@@ -3,7 +3,11 @@
 import asyncio
 import json
 import sys
+from itertools import cycle
 from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI
 
 from bramley.client.client import AsyncClient
 from bramley.client.events import Completion
@@ -12,6 +16,7 @@ from support.served import Served, serving
 
 TOKENS = 8
 CONVERSATIONS = 6
+OVER_HTTP: Any = {"model": "one", "temperature": 0, "max_tokens": TOKENS}
 STORE = str(Path(__file__).parents[1] / "support" / "holding_store.py")
 
 SETTINGS = """
@@ -74,12 +79,35 @@ async def until_linked(served: Served, text: str) -> None:
 
 
 async def check_hits(served: Served, cold: dict[str, Completion]) -> None:
-    """Ask everything again: all of it comes from the disk, and the answers are the same."""
+    """Ask everything again: all of it comes from the disk, and the answers are the same.
+
+    The cases' B055: it does so, and is told, whichever way somebody asks.
+    """
     await served.cluster.within(until_linked(served, next(iter(cold))))
-    for text, first in cold.items():
-        again = await ask(served, text)
-        assert again.token_ids == first.token_ids
-        assert again.usage.cached_tokens["ssd"] == 699, again.usage
+    base = f"http://{served.cluster.node.addresses['http'].removeprefix('http://')}/v1"
+    async with AsyncOpenAI(base_url=base, api_key="none", max_retries=0) as http:
+        for (text, first), way in zip(cold.items(), cycle((grpc, whole, streamed))):
+            assert await way(served, http, text) == (first.text, 699)
+
+
+async def grpc(served: Served, _: AsyncOpenAI, text: str) -> tuple[str, int]:
+    """Ask, and tell the answer and how many tokens the disk had."""
+    told = await ask(served, text)
+    return told.text, told.usage.cached_tokens["ssd"]
+
+
+async def whole(_: Served, http: AsyncOpenAI, text: str) -> tuple[str, int]:
+    """Ask over HTTP."""
+    told: Any = await http.completions.create(**OVER_HTTP, prompt=text)
+    return told.choices[0].text, told.usage.prompt_tokens_details.cached_tokens
+
+
+async def streamed(_: Served, http: AsyncOpenAI, text: str) -> tuple[str, int]:
+    """Ask for a stream over HTTP."""
+    asked: Any = {**OVER_HTTP, "stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = [each async for each in await http.completions.create(**asked, prompt=text)]
+    said = "".join(chunk.choices[0].text for chunk in chunks)
+    return said, last.usage.prompt_tokens_details.cached_tokens
 
 
 async def test_what_a_full_queue_refused_is_stored_later_and_outlives_all(tmp_path: Path) -> None:

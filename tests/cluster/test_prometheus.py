@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -57,7 +58,8 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Cl
     """Run a cluster that answers a request now and then."""
     folder = tmp_path_factory.mktemp("watched")
     write = [sys.executable, "-c", WRITE_MODEL, str(folder / "tiny")]
-    subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": str(TESTS)})  # noqa: ASYNC221
+    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    subprocess.run(write, check=True, timeout=60, env=env)  # noqa: ASYNC221
     made = Cluster(folder, toml(folder))
     await made.up()
     asking = asyncio.create_task(ask(made.node.addresses["grpc"]))

@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import functools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -120,7 +121,9 @@ def written_models() -> Path:
     # Making them needs MLX, which stays out of the test's own process.
     write = [sys.executable, "-P", str(WRITER), str(folder)]
     tests = str(Path(__file__).parents[1])
-    subprocess.run(write, check=True, timeout=60, env={"PYTHONPATH": tests})
+    # MLX compiles on a CPU with the compiler that PATH has.
+    env = {**os.environ, "PYTHONPATH": tests}
+    subprocess.run(write, check=True, timeout=60, env=env)
     return folder
 
 
