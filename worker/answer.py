@@ -2,7 +2,8 @@
 
 Text, token ids, logprobs and counts are cut at the same token: the one that completed the
 answer. Stop strings are matched on the content alone. Where an answer may call one tool and no
-more, it ends where a second call would begin.
+more, it ends where a second call would begin. Of an answer that is cut nothing is told that more
+text could have made into something else, as what may be the beginning of a marker.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,9 @@ _REASONS: dict[FinishReason, types_pb2.FinishReason.ValueType] = {
     "length": types_pb2.FINISH_REASON_LENGTH,
     "grammar": types_pb2.FINISH_REASON_GRAMMAR_COMPLETE,
 }
-# Ends of the model's own turn; one that called a tool is told as such.
+# Ends that the model itself, or its grammar, made: what it began is all that there will be of it.
+_OWN_REASONS: frozenset[FinishReason] = frozenset({"stop", "grammar"})
+# The same as they are told; one that called a tool is told as such.
 _OWN_ENDS = {types_pb2.FINISH_REASON_STOP, types_pb2.FINISH_REASON_GRAMMAR_COMPLETE}
 
 
@@ -174,7 +177,8 @@ class Answer:
             return events
         if not self._is_over:
             events += self._said(reading.reader.push(reading.detokenizer.finish()))
-            events += self._said(reading.reader.finish())
+            if finish is not None and finish.reason in _OWN_REASONS:
+                events += self._said(reading.reader.finish())
             if not self._is_over:
                 events += _texts(self._stops.flush())
         self.finished = self._finished(token)

@@ -11,6 +11,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from bramley.protos.v1 import generation_pb2, types_pb2
+from bramley.worker.answer import Answer, Reading
+from bramley.worker.engine.outputs import Token
+from bramley.worker.engine.stopping import Finish
 from bramley.worker.reading import harmony
 from bramley.worker.reading.events import (
     AnswerReader,
@@ -240,6 +244,63 @@ def test_calls_behind_reasoning_are_whole(name: str, data: st.DataObject, lead: 
     ends = [event for event in events if isinstance(event, CallEnd)]
     assert len(starts) == len(ends) > 0
     assert not any(end.is_malformed for end in ends)
+
+
+@dataclass
+class Whole:
+    """A detokenizer whose tokens are all of a text."""
+
+    text: str
+
+    def push(self, ids: Iterable[int]) -> str:
+        return self.text
+
+    def finish(self) -> str:
+        return ""
+
+
+CALL_FORMATS = sorted(FAMILIES.keys() - {""})
+
+
+@pytest.mark.parametrize("name", CALL_FORMATS)
+@pytest.mark.parametrize("lead", ["", "§\n"])
+def test_of_a_call_that_is_cut_after_any_token_nothing_is_content(name: str, lead: str) -> None:
+    family = FAMILIES[name][0]
+    text = with_call(name, lead)
+    one = reader(family, TOOLS, is_open=False)
+    events: list[Event] = []
+    for character in text:
+        events = joined([*events, *one.push(character)])
+        assert lead.startswith(shown_text(events))
+    step = max(len(text) // 10, 1)
+    for size in {*range(1, len(text), step), *range(len(text) - 5, len(text) + 1)}:
+        deltas = told(family, text[:size], Finish("length"))
+        early = joined(reader(family, TOOLS, is_open=False).push(text[:size]))
+        assert "".join(delta.text for delta in deltas) == shown_text(early)
+        calls = [call for delta in deltas for call in delta.tool_calls]
+        assert sum(call.ended for call in calls) == len(ends(early))
+
+
+def with_call(name: str, lead: str) -> str:
+    """Write an answer with a call, and what it says before that; it calls once more if it can."""
+    call = min(whole_calls(name), key=len)
+    if name != "harmony":
+        return f"{lead}{call}\n{call}"
+    said = f"{HEADERS[1]}{lead}{harmony.END}" if lead else ""
+    return f"{said}{HEADERS[4].removeprefix(harmony.END)}{{}}{harmony.CALL}"
+
+
+def told(family: Family, text: str, finish: Finish) -> list[generation_pb2.Delta]:
+    """Tell an answer of one token."""
+    reading = Reading(Whole(text), reader(family, TOOLS, is_open=False))
+    one = Answer(generation_pb2.GenerateRequest(), 0, reading, [1], types_pb2.CachedTokens())
+    one.take(Token("r", 1, 1.0, finish))
+    one.read()
+    return list(one.deltas())
+
+
+def ends(events: Iterable[Event]) -> list[CallEnd]:
+    return [event for event in events if isinstance(event, CallEnd)]
 
 
 def said(events: Iterable[Event]) -> list[str]:

@@ -3,7 +3,9 @@
 The laws, for every reader (tests/property/test_reading.py):
 
 1.  However the same text is cut, the events are the same once equal neighbours are joined.
-2.  What may still become a marker is held back until it cannot, or until ``finish``.
+2.  What may still become a marker, or a call, is held back until it cannot, or until ``finish``:
+    what a text's beginning says is the beginning of what the text says. So an answer that is cut
+    is not finished: what is held back then is never told.
 3.  No text is lost: what is not a call after all comes out as ``Text``.
 4.  Nothing raises, whatever the text.
 5.  A call's events come in order: one CallStart, any CallArguments, and a CallEnd unless the text
@@ -87,7 +89,7 @@ class Reader(Protocol):
         ...
 
     def finish(self) -> Sequence[Event]:
-        """The answer has ended: give out what was held back."""
+        """The answer has ended and was not cut: give out what was held back."""
         ...
 
 

@@ -17,7 +17,9 @@ from bramley.worker.reading.events import (
     PlainReader,
     Reasoning,
     Text,
+    ToolSpec,
 )
+from bramley.worker.reading.families import Family, reader
 from bramley.worker.request import TokenLogprob
 
 
@@ -75,10 +77,10 @@ class Signs:
         return [CallArguments(self._calls, sign) if self._in_call else Text(sign)]
 
 
-def answer(reader: AnswerReader | None = None, **request: object) -> Answer:
+def answer(reading_by: AnswerReader | None = None, **request: object) -> Answer:
     message = generation_pb2.GenerateRequest(text="x", **request)  # type: ignore[arg-type]
     shown = frozenset({ord("}")})
-    reading = Reading(Bytes(), reader or PlainReader(), shown, lambda number: bytes([number]))
+    reading = Reading(Bytes(), reading_by or PlainReader(), shown, lambda number: bytes([number]))
     return Answer(message, 2, reading, [7, 8, 9], types_pb2.CachedTokens())
 
 
@@ -330,6 +332,32 @@ def test_stop_strings_end_content_alone() -> None:
     deltas = told(one, tokens("(ab)a{ab}bab"))
     assert parts(deltas) == [("ab", "a", ["fab"]), ("", "b", [])]
     assert finished(one).stop_string == "ab"
+
+
+_BEGUN = '<tool_call>{"name": "f'
+_CALL = '<tool_call>{"name": "f", "arguments": {}}'
+
+
+@pytest.mark.parametrize("cut", [Finish("length"), Finish("stop_sequence", 0)])
+@pytest.mark.parametrize(
+    ("text", "cut_text", "own_text"),
+    [
+        (_BEGUN, "", _BEGUN),
+        ("so\n<tool_", "so\n", "so\n<tool_"),
+        (f"{_CALL}\n</tool", "", "\n</tool"),
+        (f"{_CALL}\n</tool_call>\n{_BEGUN}", "", f"\n{_BEGUN}"),
+    ],
+)
+def test_what_was_begun_of_a_call_is_content_only_where_the_model_itself_ended(
+    text: str, cut_text: str, own_text: str, cut: Finish
+) -> None:
+    for finish, content in ((cut, cut_text), (Finish("stop", 0), own_text)):
+        family = Family(tool_format="json_tools")
+        one = answer(reader(family, [ToolSpec("f", {})], is_open=False))
+        last = "\0" if finish.stop_id is not None else ""
+        deltas = told(one, tokens(text + last, finish))
+        assert "".join(delta.text for delta in deltas) == content
+        assert any(delta.tool_calls for delta in deltas) is text.startswith(_CALL)
 
 
 @pytest.mark.parametrize("size", [0, 1])
