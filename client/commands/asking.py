@@ -1,6 +1,7 @@
 """Options of what an answer has to be, and of tools and reasoning: for commands that generate."""
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -11,6 +12,9 @@ from bramley.common.errors import InvalidRequest
 if TYPE_CHECKING:
     from bramley.client.requests import PromptOptions, TurnOptions
 
+_FIRST_RULE = re.compile(r"\bstart\s*:")  # every grammar has it
+_TOOLS = 'a list of {"name": ..., "description": ..., "parameters": {JSON Schema}}'
+
 JsonSchema = Annotated[
     str, typer.Option(help="JSON Schema that the answer follows: a file, or the text itself.")
 ]
@@ -18,8 +22,17 @@ Regex = Annotated[str, typer.Option(help="Regular expression that the answer mat
 Choice = Annotated[
     list[str] | None, typer.Option(help="Text that the answer is; of several, one of them.")
 ]
-Grammar = Annotated[str, typer.Option(help="File with the answer's grammar, in Lark syntax.")]
-Tools = Annotated[str, typer.Option(help="JSON file with the tools that the model may call.")]
+Grammar = Annotated[
+    str,
+    typer.Option(help="Grammar of the answer, in Lark syntax: a file, or the text itself."),
+]
+Tools = Annotated[
+    str,
+    typer.Option(
+        help="JSON file with the tools that the model may call: a list of"
+        ' {"name", "description", "parameters"}, or of these in OpenAI\'s form.'
+    ),
+]
 ToolChoice = Annotated[
     str, typer.Option(help="none, auto, required, or the name of the tool to be called.")
 ]
@@ -64,7 +77,8 @@ def turn_options(  # noqa: PLR0913 -- an option each
     if choice:
         options["choice"] = choice
     if grammar:
-        options["grammar"] = _read("--grammar", grammar)
+        is_text = _FIRST_RULE.search(grammar) is not None
+        options["grammar"] = grammar if is_text else _read("--grammar", grammar)
     return options
 
 
@@ -104,5 +118,5 @@ def _tools(text: str) -> list[Any]:
     except ValueError as error:
         raise InvalidRequest("--tools", f"is no JSON: {error}") from error
     if not isinstance(tools, list):
-        raise InvalidRequest("--tools", "is no list of tools")
+        raise InvalidRequest("--tools", f"is no list of tools: it is {_TOOLS}")
     return cast("list[Any]", tools)

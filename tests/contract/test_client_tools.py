@@ -110,6 +110,7 @@ def test_options_reach_the_router(
         (["--json-schema", ' {"type": "object"}'], {"json_schema": ' {"type": "object"}'}),
         (["--json-schema", "FILE"], {"json_schema": "inside"}),
         (["--grammar", "FILE"], {"grammar": "inside"}),
+        (["--grammar", 'start: "a" | "b"'], {"grammar": 'start: "a" | "b"'}),
         (["--regex", "[0-9]"], {"regex": "[0-9]"}),
         (["--choice", "a", "--choice", "b"], {"choice": {"values": ["a", "b"]}}),
     ],

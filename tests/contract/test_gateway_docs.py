@@ -28,10 +28,11 @@ async def test_the_page_s_examples_are_answered() -> None:
             )
             for example in EXAMPLES
         ]
-    chat, stream, completion, response, message, models = outputs
+    chat, stream, schema, completion, response, message, models = outputs
     assert json.loads(chat)["choices"][0]["message"]["content"] == "0 1 2 3 4 5 6 7 "
     assert stream.endswith("data: [DONE]\n\n")
     assert '"completion_tokens":8' in stream
+    assert json.loads(schema)["choices"][0]["finish_reason"] == "length"
     assert json.loads(completion)["choices"][0]["text"] == "0 1 2 3 4 5 6 7 "
     (item,) = json.loads(response)["output"]
     assert item["content"][0]["text"] == "0 1 2 3 4 5 6 7 "
