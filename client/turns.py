@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict, cast
 
-from bramley.client.fields import field
+from bramley.client.fields import field, items, mapping
 from bramley.common.errors import InvalidRequest
 from bramley.protos.v1 import generation_pb2, router_pb2, types_pb2
 
@@ -127,16 +127,17 @@ def chat_of(messages: Sequence[Message | Turn], options: PromptOptions) -> types
         InvalidRequest: a value that its field cannot hold.
     """
     chat = types_pb2.ChatInput()
-    for position, message in enumerate(messages):
-        with field(f"chat.messages[{position}]"):
-            _put_turn(chat.messages.add(), cast("Turn", message))
+    for position, message in enumerate(items(messages, "chat.messages")):
+        path = f"chat.messages[{position}]"
+        with field(path):
+            _put_turn(chat.messages.add(), cast("Turn", mapping(message, path)), path)
     with field("chat.template_kwargs"):
         chat.template_kwargs.update(options.get("template_kwargs", {}))
     chat.continue_final_message = options.get("continue_final_message", False)
     return chat
 
 
-def _put_turn(made: types_pb2.ChatMessage, turn: Turn) -> None:
+def _put_turn(made: types_pb2.ChatMessage, turn: Turn, path: str) -> None:
     made.role = turn["role"]
     calls = turn.get("tool_calls", ())
     if not calls and "content" not in turn:
@@ -145,9 +146,13 @@ def _put_turn(made: types_pb2.ChatMessage, turn: Turn) -> None:
     if isinstance(content, str):
         made.content = content
     elif content is not None:
-        made.parts.extend([types_pb2.ContentPart(text=part["text"]) for part in content])
-    for call in calls:
-        function = call["function"]
+        at = f"{path}.content"
+        for place, part in enumerate(items(content, at)):
+            with field(f"{at}[{place}]"):
+                made.parts.add(text=mapping(part, f"{at}[{place}]")["text"])
+    for place, call in enumerate(items(calls or (), f"{path}.tool_calls")):
+        at = f"{path}.tool_calls[{place}]"
+        function = mapping(mapping(call, at)["function"], f"{at}.function")
         made.tool_calls.add(
             id=call.get("id", ""),
             name=function["name"],
@@ -189,9 +194,10 @@ def put_prompt_options(
         for name in ("template_kwargs", "continue_final_message"):
             if options.get(name):
                 raise InvalidRequest(f"chat.{name}", "is of messages, and there are none")
-    for position, tool in enumerate(options.get("tools", ())):
-        with field(f"tools[{position}]"):
-            request.tools.append(_tool(tool))
+    for position, tool in enumerate(items(options.get("tools", ()), "tools")):
+        path = f"tools[{position}]"
+        with field(path):
+            request.tools.append(_tool(mapping(tool, path), path))
     with field("tool_choice"):
         if choice := options.get("tool_choice"):
             if choice in _MODES:
@@ -206,8 +212,8 @@ def put_prompt_options(
             request.reasoning.effort = effort
 
 
-def _tool(tool: Tool | Mapping[str, Any]) -> types_pb2.Tool:
-    inner = cast("Mapping[str, Any]", tool.get("function") or tool)
+def _tool(tool: Mapping[str, Any], path: str) -> types_pb2.Tool:
+    inner = mapping(tool.get("function") or tool, f"{path}.function")
     return types_pb2.Tool(
         name=inner["name"],
         description=inner.get("description", ""),

@@ -109,6 +109,35 @@ def test_switches_and_reasoning_are_told() -> None:
     assert request.HasField("parallel_tool_calls")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"messages": "hi"}, "chat.messages: 'hi' is no list"),
+        ({"messages": ["hi"]}, "chat.messages[0]: 'hi' is no mapping"),
+        ({"messages": [{"role": "user", "content": 5}]}, "chat.messages[0].content: 5 is no list"),
+        (
+            {"messages": [{"role": "user", "content": ["a"]}]},
+            "chat.messages[0].content[0]: 'a' is no mapping",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "chat.messages[0].content[0]: lacks 'text'",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": "f"}]}]},
+            "chat.messages[0].tool_calls[0].function: 'f' is no mapping",
+        ),
+        ({"tools": {"name": "f"}}, "tools: {'name': 'f'} is no list"),
+        ({"tools": [3]}, "tools[0]: 3 is no mapping"),
+        ({"seed": -1}, "sampling.seed: -1 is out of its range"),
+    ],
+)
+def test_what_is_of_another_shape_is_told_in_plain_words(given: Any, told: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        built(**given)
+    assert str(caught.value) == told
+
+
 UNSENDABLE: list[tuple[Any, str]] = [
     ({"tools": [{"description": "x"}]}, "tools[0]"),
     ({"tools": [{"name": "f"}, 3]}, "tools[1]"),
@@ -123,7 +152,10 @@ UNSENDABLE: list[tuple[Any, str]] = [
     ({"reasoning_budget": 2**31}, "reasoning.budget_tokens"),
     ({"reasoning_effort": 3}, "reasoning.effort"),
     ({"template_kwargs": {"a": {1j}}}, "chat.template_kwargs"),
-    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "chat.messages[0]"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+        "chat.messages[0].content[0]",
+    ),
     ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "chat.messages[0]"),
 ]
 
