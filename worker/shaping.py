@@ -21,9 +21,9 @@ from bramley.worker.reading import families
 from bramley.worker.reading.events import AnswerReader, PlainReader, ToolSpec
 from bramley.worker.reading.families import Facts, Family
 from bramley.worker.reading.scanner import Scanner
+from bramley.worker.text import turns
 from bramley.worker.text.detokenizer import Detokenizer
 from bramley.worker.text.tokenizer import Tokenizer
-from bramley.worker.text.turns import tools_of
 
 TAIL_TOKENS = 512  # of a prompt, in which its last turn mostly begins
 
@@ -138,16 +138,20 @@ class Shaper:
         if shape.request.WhichOneof("input") != "chat":
             return self._tokenizer.detokenizer(), PlainReader()
         asked = shape.request
+        is_strict = asked.HasField("constraint") or together.must_call(asked)
         reader = families.reader(
             self._family,
             shape.tools,
             is_open=shape.is_reasoning,
-            is_strict=asked.HasField("constraint") or together.must_call(asked),
+            is_strict=is_strict,
+            is_off=is_strict and self._is_off(asked),
         )
         return self._tokenizer.detokenizer(self._shown), reader
 
     def _reasoning(self, shape: Shape) -> Reasoning:
         family, options = self._family, shape.request.reasoning
+        is_off = shape.compiled is not None and self._is_off(shape.request)
+        budget = options.budget_tokens if options.HasField("budget_tokens") else None
         # What stands before content, a grammar in which there may be calls has of its own.
         is_content = shape.compiled is not None and not shape.tools
         detokenizer, reader = self._reader(shape)
@@ -163,12 +167,16 @@ class Shaper:
             start=family.start.encode(),
             end=family.end.encode(),
             closing_ids=self._ids(closing),
-            budget=options.budget_tokens if options.HasField("budget_tokens") else None,
+            budget=0 if is_off else budget,
             start_ids=self._ids(family.start),
             first_ids=self._ids(first),
             lead_ids=self._ids(family.lead if is_content else ""),
             barred_ids=() if barred is None else (barred,),
+            is_off=is_off,
         )
+
+    def _is_off(self, request: Asked) -> bool:
+        return turns.is_reasoning_off(request, self._tokenizer.template)
 
     def _ids(self, text: str) -> Sequence[int]:
         return self._tokenizer.encode(text, special_tokens=False) if text else ()
@@ -186,7 +194,7 @@ class Shaper:
         name = request.tool_choice.name
         tools = [
             _checked(tool, place)
-            for place, tool in enumerate(tools_of(request))
+            for place, tool in enumerate(turns.tools_of(request))
             if name in {"", tool.name}
         ]
         many = together.may_call_many(request) and not name

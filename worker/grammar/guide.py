@@ -43,6 +43,8 @@ class Reasoning:
             any of either, no white space may follow it: it would be content.
         barred_ids: not drawn while reasoning goes on and a grammar is to follow, as what begins
             a call of a tool.
+        is_off: the request wants none: where there is a grammar the answer begins with that, and
+            not with the marker that opens reasoning, be it one token and the grammar's as well.
     """
 
     detokenizer: "Detokenizer"
@@ -56,6 +58,7 @@ class Reasoning:
     first_ids: Sequence[int] = ()
     lead_ids: Sequence[int] = ()
     barred_ids: Collection[int] = ()
+    is_off: bool = False
 
     def take(self, token: int) -> bool:
         """Tell the reader of a token; says whether the answer is inside reasoning now."""
@@ -108,6 +111,7 @@ class Guide:
         self._gap_left = GAP_TOKENS
         self._paths: list[Sequence[int]] = []  # that the answer may begin with, and their rest
         self._is_direct = False  # what has come of the answer is the grammar's as well
+        self._barred_first: Sequence[int] = ()  # of the grammar's first token
         self._place = _Place.CONTENT
         if reasoning is not None:
             self._start(reasoning)
@@ -189,6 +193,7 @@ class Guide:
             self._mask_ends(matcher, into)
             if self._numbers is not None:
                 self._numbers.bound(matcher, into)
+            self._bar_first(into)
         if self._place is _Place.GAP and self._gap_left:
             into[: self.vocabulary.words] |= self.vocabulary.space_words
         if self._place is _Place.BEFORE:
@@ -198,6 +203,13 @@ class Guide:
             # Nothing was to be written, not even at the start: an end says so, ignored or not.
             self._end_ids |= self.vocabulary.end_ids
             self._mask_ends(matcher, into)
+
+    def _bar_first(self, into: Words) -> None:
+        for number in self._barred_first:
+            others = into.copy()
+            forbid(others, number)
+            if others.any():
+                into[:] = others
 
     def _mask_ends(self, matcher: "LLMatcher", into: Words) -> None:
         may_end = matcher.is_accepting()
@@ -213,6 +225,10 @@ class Guide:
         if reasoning.is_open:
             self._place = _Place.INSIDE
             self._close_if_spent(reasoning)
+        elif self._grammar is not None and reasoning.is_off:
+            self._place = _Place.BEFORE if reasoning.first_ids else _Place.CONTENT
+            self._paths = [reasoning.first_ids] if reasoning.first_ids else []
+            self._barred_first = reasoning.start_ids if len(reasoning.start_ids) == 1 else ()
         elif self._grammar is not None:
             self._place = _Place.BEFORE
             self._paths = [ids for ids in (reasoning.start_ids, reasoning.first_ids) if ids]
@@ -275,6 +291,7 @@ class Guide:
 
     def _go_on(self, grammar: "LLMatcher", token: int) -> None:
         self._place = _Place.CONTENT
+        self._barred_first = ()
         if not grammar.consume_token(token):
             self._fail(_first_line(grammar.get_error()))
         if self._numbers is not None:

@@ -110,7 +110,12 @@ def tool_format(family: Family) -> ToolFormat | None:
 
 
 def reader(
-    family: Family, tools: Sequence[ToolSpec], *, is_open: bool, is_strict: bool = False
+    family: Family,
+    tools: Sequence[ToolSpec],
+    *,
+    is_open: bool,
+    is_strict: bool = False,
+    is_off: bool = False,
 ) -> AnswerReader:
     """Make the reader of an answer.
 
@@ -119,6 +124,7 @@ def reader(
         tools: that may be called; with none, what looks like a call is content.
         is_open: whether the prompt ends inside reasoning.
         is_strict: whether a grammar says what follows reasoning.
+        is_off: whether there is no reasoning but what the prompt has opened.
 
     Returns:
         One that has read nothing.
@@ -129,7 +135,7 @@ def reader(
     inner: Reader = calls.reader(tools) if calls else PlainReader()
     if family.frames:
         inner = FrameReader(family.frames, inner)
-    if family.start:
+    if family.start and (is_open or not is_off):
         opens = (calls.opens,) if calls else ()
         return ReasoningReader(
             family.start, family.end, inner, is_open=is_open, opens=opens, is_strict=is_strict

@@ -162,6 +162,21 @@ def switches_of(
     return switches
 
 
+def is_reasoning_off(request: generation_pb2.GenerateRequest, template: Template) -> bool:
+    """Tell whether a request wants no reasoning, in whatever way it says so."""
+    reasoning = request.reasoning
+    if reasoning.HasField("enabled") and not reasoning.enabled:
+        return True
+    if reasoning.effort == "none":
+        return True
+    if reasoning.HasField("budget_tokens") and not reasoning.budget_tokens:
+        return True
+    switch, given = template.thinking_switch, request.chat.template_kwargs.fields
+    if switch is None or switch not in given:
+        return False
+    return given[switch].WhichOneof("kind") == "bool_value" and not given[switch].bool_value
+
+
 def _switch(switches: dict[str, Any], name: str, path: str, value: object) -> None:
     if switches.setdefault(name, value) != value:
         raise InvalidRequest(path, f"chat.template_kwargs.{name} says something else")

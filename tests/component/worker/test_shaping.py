@@ -21,7 +21,7 @@ from bramley.worker.reading import harmony
 from bramley.worker.shaping import Shape, Shaper, family_of
 from bramley.worker.text.tokenizer import Tokenizer
 from bramley.worker.text.turns import tools_of
-from support.byte_tokenizer import VOCABULARY, write_byte_tokenizer
+from support.byte_tokenizer import EOS, SCRIPTED, VOCABULARY, write_byte_tokenizer
 
 # gpt-oss's vocabulary in small. A call ends the model's turn.
 MARKERS = sorted(harmony.MARKERS)
@@ -51,6 +51,15 @@ def tokenizer() -> Tokenizer:
         return Tokenizer(load(Path(folder), eos_token_ids=sorted(ENDS)))
 
 
+@pytest.fixture(scope="module")
+def tagged() -> Tokenizer:
+    """Of a model whose markers are plain characters."""
+    load: Any = vars(tokenizer_utils)["load"]
+    with tempfile.TemporaryDirectory() as folder:
+        write_byte_tokenizer(Path(folder), chat_template=SCRIPTED)
+        return Tokenizer(load(Path(folder), eos_token_ids=[EOS]))
+
+
 @pytest.fixture
 async def shaper(tokenizer: Tokenizer) -> AsyncIterator[Shaper]:
     one = Shaper(tokenizer, family_of(tokenizer), ENDS)
@@ -72,9 +81,11 @@ def allowed(guide: Guide) -> list[int]:
     return np.flatnonzero(bits).tolist()
 
 
-async def shape_of(shaper: Shaper, **fields: Any) -> Shape:
+async def shape_of(shaper: Shaper, kwargs: dict[str, Any] | None = None, **fields: Any) -> Shape:
     message = types_pb2.ChatMessage(role="user", content="x")
-    request = generation_pb2.GenerateRequest(chat=types_pb2.ChatInput(messages=[message]), **fields)
+    chat = types_pb2.ChatInput(messages=[message])
+    chat.template_kwargs.update(kwargs or {})
+    request = generation_pb2.GenerateRequest(chat=chat, **fields)
     compiled = await shaper.compile(request)
     return Shape(request, [ord("x")], tools_of(request), compiled)
 
@@ -152,6 +163,42 @@ async def test_without_a_constraint_and_a_budget_nothing_is_guided(shaper: Shape
     assert shaper.guide(await shape_of(shaper, tools=[TOOL])) is None
     assert shaper.guide(await shape_of(shaper, reasoning={"enabled": True})) is None
     assert shaper.guide(await shape_of(shaper, reasoning={"budget_tokens": 3})) is not None
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        {"reasoning": {"enabled": False}},
+        {"reasoning": {"effort": "none"}},
+        {"reasoning": {"budget_tokens": 0}},
+        {"kwargs": {"enable_thinking": False}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("asked", "start"),
+    [
+        ({"tools": [TOOL], "tool_choice": REQUIRED}, "<tool_call>"),
+        ({"tools": [TOOL], "constraint": COLOUR}, "<tool_call>"),
+        ({"constraint": types_pb2.Constraint(regex="<t[a-z]+>?")}, "<think>"),
+    ],
+)
+async def test_where_reasoning_is_off_no_constrained_answer_reasons(
+    tagged: Tokenizer, off: dict[str, Any], asked: dict[str, Any], start: str
+) -> None:
+    shaper = Shaper(tagged, family_of(tagged), ENDS)
+    for options, may_reason in ((off, False), ({}, True)):
+        shape = await shape_of(shaper, **options, **asked)
+        guide, reader = shaper.guide(shape), shaper.reading(shape).reader
+        assert guide is not None
+        for token in b"<t":
+            assert token in allowed(guide)
+            guide.take(token)
+        other = start == "<tool_call>" and not may_reason
+        assert (ord("h") in allowed(guide)) is not other
+        reader.push("<think>Hm")
+        assert reader.is_reasoning is may_reason
+    shaper.close()
 
 
 @pytest.mark.parametrize(("thought", "is_inside"), [("Hm. " * 3000, True), ("", False)])

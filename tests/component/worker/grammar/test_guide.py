@@ -227,6 +227,29 @@ def test_the_answer_may_begin_with_reasoning_or_with_the_grammar() -> None:
     assert write(other, '{"a":1}')
 
 
+def test_where_reasoning_is_off_the_answer_begins_with_the_grammar() -> None:
+    rule = reasoning(byte_tokenizer(), is_open=False)
+    rule.is_off = True
+    one = guide(grammar(OBJECT), rule)
+    assert allowed(one) == {ord("{")}
+    assert write(one, '{"a":1}')
+    headed = reasoning(byte_tokenizer(), is_open=False, first="<final>")
+    headed.is_off = True
+    assert forced(guide(grammar('start: "yes"'), headed)) == "<final>yes"
+
+
+@pytest.mark.parametrize(("lark", "is_barred"), [("start: /[<a]+/", True), ("start: /<+/", False)])
+def test_where_reasoning_is_off_its_marker_comes_first_only_if_nothing_else_may(
+    lark: str, *, is_barred: bool
+) -> None:
+    rule = reasoning(byte_tokenizer(), is_open=False)
+    rule.is_off, rule.start_ids = True, [ord("<")]  # a marker that is one token
+    one = guide(grammar(lark), rule)
+    assert (ord("<") in allowed(one)) is not is_barred
+    write(one, "a" if is_barred else "<")
+    assert ord("<") in allowed(one)
+
+
 def test_what_begins_as_the_marker_does_may_still_be_content() -> None:
     compiled, tokenizer = grammar('start: "<thing>" | "<t" /[a-z]+/ "!"'), byte_tokenizer()
     one = guide(compiled, reasoning(tokenizer, is_open=False))
