@@ -24,6 +24,8 @@ _ADOPTED_POLL_S = 0.2
 _CONNECT_TIMEOUT_S = 2.0
 _LAST_WORDS_BYTES = 4096
 _LAST_WORDS_CHARS = 300
+# What OpenMP, below MKL, keeps of a process for others to see; one that is killed leaves it.
+_OPENMP_FILE = "/dev/shm/__KMP_REGISTERED_LIB_{pid}_{uid}"  # noqa: S108
 
 
 class Incarnation:
@@ -158,6 +160,8 @@ class Incarnation:
     def _end(self, code: int | None) -> None:
         words = how_it_ended(code, last_words(self._log_file, self._log_start))
         self.exit = f"{self._fault}: {words}" if self._fault else words
+        with contextlib.suppress(OSError):
+            Path(_OPENMP_FILE.format(pid=self.record.pid, uid=os.getuid())).unlink()
         self._ended.set()
         self._on_change()
 

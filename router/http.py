@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -31,6 +32,7 @@ from bramley.router.access import Identity
 from bramley.router.readiness import Readiness
 
 Identify = Callable[[str | None], Identity]
+Unserved = Callable[[Request, Exception], Awaitable[Response]]
 
 CONNECTIONS_MAX = 512  # more are answered with 503
 HEADER_BYTES_MAX = 16 << 10  # of one that has no end yet
@@ -44,6 +46,7 @@ def application(
     identify: Identify | None = None,
     others: Sequence[BaseRoute] = (),
     around: Sequence[Middleware] = (),
+    unserved: Unserved | None = None,
 ) -> Starlette:
     """Make what answers.
 
@@ -54,6 +57,7 @@ def application(
             are told of, so that it takes a token for all of them.
         others: routes beside ours, which guard themselves.
         around: what each request passes first.
+        unserved: answers where nothing is served; None in Starlette's words.
 
     Returns:
         The application.
@@ -83,7 +87,11 @@ def application(
             *others,
         ],
         middleware=around,
-        exception_handlers={Unauthenticated: _refused, PermissionDenied: _refused},
+        exception_handlers={
+            Unauthenticated: _refused,
+            PermissionDenied: _refused,
+            **({HTTPException: unserved} if unserved else {}),
+        },
     )
 
 

@@ -140,7 +140,12 @@ class Router:
                 made, routes, is_local(self._settings.http), self._http_hosts, gateway.refused_at
             )
             application = http.application(
-                self.metrics.registry, self._readiness, identify, routes, around
+                self.metrics.registry,
+                self._readiness,
+                identify,
+                routes,
+                around,
+                gateway.unserved,
             )
             async with http.serving(
                 self._settings.http, application, tls, made["http_connections"]

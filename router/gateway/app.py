@@ -71,7 +71,7 @@ def routes(calls: Calls, now: int, stored: Stored) -> Sequence[BaseRoute]:
             Route("/models", _guarded(catalogue.list, objects.refusal)),
             Route("/models/{model:path}", _guarded(catalogue.retrieve, objects.refusal)),
         ],
-        exception_handlers={HTTPException: _unserved},
+        exception_handlers={HTTPException: unserved},
     )
     return [Mount("/v1", served)]
 
@@ -122,7 +122,8 @@ def refused_at(path: str, error: BramleyError) -> Response:
     return _refused(error, messages.DIALECT.refusal if is_messages else objects.refusal)
 
 
-async def _unserved(request: Request, error: Exception) -> Response:
+async def unserved(request: Request, error: Exception) -> Response:
+    """Refuse a path that is not there, or not for this method."""
     assert isinstance(error, HTTPException), "it is the handler of these alone"
     path = request.url.path
     if error.status_code == 405:

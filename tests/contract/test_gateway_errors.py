@@ -86,8 +86,9 @@ async def test_b053_an_end_without_a_token_is_an_empty_answer(served: Site) -> N
 async def test_an_unknown_model_and_path_and_method(served: Site) -> None:
     answer = await served.post(PATH, {**chat(), "model": "nobody"})
     assert (answer.status, error_of(answer)["code"]) == (404, "model_not_found")
-    answer = await served.post("/v1/nowhere", chat())
-    assert (answer.status, error_of(answer)["code"]) == (404, "unknown_path")
+    for path in ("/v1/nowhere", "/chat/completions"):
+        answer = await served.post(path, chat())
+        assert (answer.status, error_of(answer)["code"]) == (404, "unknown_path")
     answer = await served.post("/v1/models", chat())
     assert (answer.status, error_of(answer)["code"]) == (405, "method_not_allowed")
 

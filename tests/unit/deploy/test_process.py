@@ -1,5 +1,6 @@
 """How an end is put into words."""
 
+import asyncio
 import logging
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ import psutil
 import pytest
 
 from bramley.common.logs import Format, formatter
+from bramley.deploy import process as process_module
 from bramley.deploy.process import Incarnation, how_it_ended, last_words, target_of
 from bramley.deploy.state import Record
 from bramley.deploy.supervisor import Level
@@ -68,6 +70,24 @@ async def test_a_process_that_may_not_be_signalled_ends_nobody(
     one = Incarnation(record, 0.0, tmp_path / "log", lambda: None).adopt(psutil.Process())
     one.send(Level.TERMINATE, 1.0)
     assert one.is_stopping
+
+
+async def test_what_openmp_keeps_of_a_killed_process_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "_OPENMP_FILE", str(tmp_path / "{pid}_{uid}"))
+    ended = asyncio.Event()
+    child = await asyncio.create_subprocess_exec("sleep", "60")
+    kept = tmp_path / f"{child.pid}_{os.getuid()}"
+    kept.touch()
+    record = Record(role="worker", name="a", epoch=1, pid=child.pid, spec="")
+    one = Incarnation(record, 0.0, tmp_path / "log", ended.set)
+    one.adopt(psutil.Process(child.pid))
+    child.kill()
+    await child.wait()
+    await asyncio.wait_for(ended.wait(), 10)
+    assert one.exit
+    assert not kept.exists()
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
