@@ -48,7 +48,7 @@ def items(value: object, path: str) -> Iterable[Any]:
     """
     is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
     if not is_list:
-        raise InvalidRequest(path, f"{_shown(value)} is no list")
+        raise InvalidRequest(path, f"{_shown(cast('object', value))} is no list")
     return cast("Iterable[Any]", value)
 
 
