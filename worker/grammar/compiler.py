@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from bramley.common.errors import EngineFault, InvalidRequest, Overloaded
 from bramley.protos.v1 import types_pb2
-from bramley.worker.grammar.constraint import JSON, OPTIONS, to_lark
+from bramley.worker.grammar.constraint import JSON, OPTIONS, own_lines, to_lark
+from bramley.worker.grammar.faults import grammar_fault
 from bramley.worker.grammar.trial import Trial, Trials
 from bramley.worker.grammar.vocabulary import Vocabulary
 
@@ -23,6 +24,7 @@ KEPT: Final = 256  # compiled grammars
 UNDONE_MAX: Final = 16  # being compiled, or waiting for that
 TIME_LIMIT_S: Final = 2.0
 PATIENCE: Final = 2.0  # times the limit: how long one is waited for on a busy machine
+_OWN: Final = frozenset({"constraint.grammar"})  # the caller wrote the grammar itself
 _TOO_MANY: Final = "too many grammars to compile"
 
 Write = Callable[[], str]  # a grammar in Lark syntax; refuses what no grammar can hold to
@@ -183,7 +185,8 @@ def make(
     matcher = LLMatcher(vocabulary.build(), grammar, log_level=0, limits=limits)
     matcher.compute_bitmask()  # the first takes longest, and all answers start with it
     if matcher.is_error():
-        problem = matcher.get_error().partition("\n")[0]
+        own = own_lines(lark, drops_blank=vocabulary.drops_blank) if field in _OWN else range(0)
+        problem = grammar_fault(matcher.get_error(), own)
         raise InvalidRequest(field, f"cannot be compiled: {problem}")
     if matcher.is_stopped() and not matcher.is_accepting():
         raise InvalidRequest(field, "nothing satisfies it")

@@ -59,6 +59,12 @@ def to_lark(constraint: types_pb2.Constraint, *, drops_blank: bool = False) -> s
             raise InvalidRequest("constraint", "is empty")
 
 
+def own_lines(lark: str, *, drops_blank: bool) -> range:
+    """Tell which lines of a grammar, from 1, are those of the constraint that it was made of."""
+    before, _, after = _BLANK_FIRST.partition("{}") if drops_blank else ("", "", "")
+    return range(1 + before.count("\n"), 2 + lark.count("\n") - after.count("\n"))
+
+
 def json_rule(schema: Mapping[str, Any] | bool) -> str:
     """Write JSON by a checked schema as the body of a Lark rule."""
     options = {"whitespace_pattern": WHITE_SPACE, "json_allowed_escapes": ESCAPES}
@@ -107,6 +113,8 @@ def _slashed(regex: str) -> str:
         else:
             out.append("\\n" if character == "\n" and not is_escaped else character)
         is_escaped = character == "\\" and not is_escaped
+    if is_escaped:
+        raise InvalidRequest("constraint.regex", "ends with a backslash, and nothing behind it")
     return "".join(out)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn, cast
 from urllib.parse import unquote
 
 from bramley.common.errors import InvalidRequest
+from bramley.worker.grammar.faults import expression_fault
 from bramley.worker.grammar.shapes import Node, disjoint, endless, is_list, is_object
 
 DEPTH_MAX: Final = 50  # schemas inside each other; the library reads 128 brackets
@@ -250,8 +251,7 @@ class _Walk:
 
         grammar = LLMatcher.grammar_from_json_schema({"type": "string", "pattern": regex})
         if problem := LLMatcher.validate_grammar(grammar):
-            shown = " ".join(problem.split())[:200]
-            self.refuse(name, f"is a regular expression that is not supported: {shown}")
+            self.refuse(name, f"is no expression that is supported: {expression_fault(problem)}")
 
     def format(self, name: str, node: Node, depth: int) -> None:
         meant = FORMATS.get(node[name]) if isinstance(node[name], str) else None

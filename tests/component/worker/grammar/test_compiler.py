@@ -1,6 +1,7 @@
 """Constraints become grammars: each once, on other threads, within a time."""
 
 import asyncio
+import copy
 import json
 import re
 import threading
@@ -13,12 +14,14 @@ from bramley.common.errors import InvalidRequest, Overloaded
 from bramley.protos.v1 import types_pb2
 from bramley.worker.grammar import compiler as module
 from bramley.worker.grammar.compiler import KEPT, UNDONE_MAX, Compiled, Compiler, make
+from bramley.worker.grammar.constraint import to_lark
 from bramley.worker.grammar.vocabulary import Vocabulary
 from support.schemas import accepts, byte_tokenizer, byte_vocabulary
 
 Constraint = types_pb2.Constraint
 CHOICES = ["a", "ab", 'é"\\\n/']
 SCHEMA = "constraint.json_schema"
+LOOKS = "look-around, including look-ahead and look-behind, is not supported"
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +79,37 @@ async def test_what_cannot_be_compiled_is_refused_by_its_field(
     with pytest.raises(InvalidRequest) as refused:
         await compiler.constraint(constraint)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("drops_blank", [False, True])
+@pytest.mark.parametrize(
+    ("constraint", "problem"),
+    [
+        (Constraint(regex="a\\"), "ends with a backslash, and nothing behind it"),
+        (Constraint(regex="(?=a)b"), f"{LOOKS}: '(?='"),
+        (Constraint(regex="x{3,2}"), "{3,2}"),
+        (Constraint(regex="a/[0-9"), "unclosed character class: '['"),
+        (Constraint(regex="a\n(b"), "unclosed group: '('"),
+        (Constraint(regex=r"a\b"), "lookarounds not supported yet; WordUnicode"),
+        (Constraint(grammar='start: "a" B\nB: /(?=a)b/\n'), f"line 2, column 4: {LOOKS}: '(?='"),
+        (Constraint(grammar='start: "a" b'), 'line 1, column 8: unknown name: "b"'),
+        (Constraint(grammar='start: "a" ('), "Expected token ')'"),
+        (Constraint(json_schema='{"items": {"pattern": "a("}}'), "unclosed group: '('"),
+    ],
+    ids=str,
+)
+def test_the_reason_is_told_and_places_in_what_the_caller_wrote_alone(
+    constraint: Constraint, problem: str, *, drops_blank: bool
+) -> None:
+    kind = constraint.WhichOneof("constraint")
+    vocabulary = copy.copy(byte_vocabulary())
+    vocabulary.drops_blank = drops_blank
+    with pytest.raises(InvalidRequest) as refusal:
+        make(vocabulary, to_lark(constraint, drops_blank=drops_blank), f"constraint.{kind}")
+    assert problem in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert ("line " in str(refusal.value)) is (kind == "grammar")
+    assert not re.search(r"[0-9]\([0-9]|TEXT", str(refusal.value))
 
 
 async def test_a_grammar_is_known_by_its_field_and_key_and_refused_by_the_field(
