@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from bramley.common.errors import InvalidRequest
 from bramley.worker.grammar.faults import expression_fault
+from bramley.worker.grammar.places import Place, shown
 from bramley.worker.grammar.shapes import Node, disjoint, endless, is_list, is_object
 
 DEPTH_MAX: Final = 50  # schemas inside each other; the library reads 128 brackets
@@ -63,7 +64,7 @@ def checked_schema(schema: object, field: str) -> Node | bool:
         The same, without annotations.
 
     Raises:
-        InvalidRequest: names the field and the keyword.
+        InvalidRequest: names the field and the keyword, where that stands, and what is wrong.
     """
     if isinstance(schema, bool):
         return schema
@@ -72,7 +73,7 @@ def checked_schema(schema: object, field: str) -> Node | bool:
     walk = _Walk(schema, field)
     draft = schema.pop("$schema", None)
     if draft is not None and not (isinstance(draft, str) and _DRAFT.fullmatch(draft)):
-        walk.refuse("$schema", "is no draft of json-schema.org")
+        walk.refuse("$schema", "is no draft of json-schema.org", draft, at=Place().at("$schema"))
     schema.pop("$id", None)
     walk.run()
     return schema
@@ -86,16 +87,23 @@ class _Walk:
         self._field = field
         self._found: dict[int, Node] = {}  # by identity
         self._targets: dict[int, Node | bool] = {}  # of the references in a node
-        self._to_visit: list[Node | bool] = [root]
+        self._to_visit: list[tuple[Node | bool, Place]] = [(root, Place())]
+        self._here: Place | None = None  # of the keyword that is being checked
 
-    def refuse(self, keyword: str, problem: str) -> NoReturn:
-        raise InvalidRequest(
-            self._field, f"{keyword!r} {problem}", reason="SCHEMA", facts={"keyword": keyword}
-        )
+    def refuse(
+        self, keyword: str, problem: str, *values: object, at: Place | None = None
+    ) -> NoReturn:
+        """Refuse a keyword for what is wrong with it, and with some value of it."""
+        place = at or self._here
+        said = [f"{keyword!r}", *([f"at {place.pointer()}"] if place else []), problem]
+        told = "".join(f": {text}" for text in map(shown, values) if text)
+        facts = {"keyword": keyword}
+        raise InvalidRequest(self._field, " ".join(said) + told, reason="SCHEMA", facts=facts)
 
     def run(self) -> None:
         while self._to_visit:
-            self._visit("$ref", self._to_visit.pop(), 0)
+            self._visit("$ref", *self._to_visit.pop(), 0)
+        self._here = None  # what follows is of no one place
         if endless(self._found.values(), self._targets):
             self.refuse(
                 "$ref", "leads back to itself, or too far: nothing that ends is found to satisfy it"
@@ -108,11 +116,12 @@ class _Walk:
             if "oneOf" in node and "anyOf" not in node and disjoint(node["oneOf"], self._targets):
                 _rename(node, "oneOf", "anyOf")
 
-    def _visit(self, keyword: str, node: object, depth: int) -> None:
+    def _visit(self, keyword: str, node: object, place: Place, depth: int) -> None:
         if isinstance(node, bool):
             return
+        self._here = place
         if not is_object(node):
-            self.refuse(keyword, "holds something that is no schema")
+            self.refuse(keyword, "holds something that is no schema", node)
         if depth > DEPTH_MAX:
             self.refuse(keyword, f"is nested more than {DEPTH_MAX} deep")
         if id(node) in self._found:
@@ -122,6 +131,7 @@ class _Walk:
             self.refuse(keyword, f"is one of more than {SCHEMAS_MAX} schemas")
         for name in list(node):
             check = _CHECKS.get(name)
+            self._here = place.at(name)
             if name in ANNOTATIONS:
                 del node[name]
             elif check is not None:
@@ -130,21 +140,24 @@ class _Walk:
                 self.refuse(name, "is not supported")
 
     def schema(self, name: str, node: Node, depth: int) -> None:
-        self._visit(name, node[name], depth)
+        self._visit(name, node[name], self._place(), depth)
 
     def schemas(self, name: str, node: Node, depth: int) -> None:
         if not is_list(node[name]) or not node[name]:
-            self.refuse(name, "is no list of schemas")
-        for one in node[name]:
-            self._visit(name, one, depth)
+            self.refuse(name, "is no list of schemas", node[name])
+        here = self._place()
+        for number, one in enumerate(node[name]):
+            self._visit(name, one, here.at(number), depth)
 
     def schema_map(self, name: str, node: Node, depth: int) -> None:
         if not is_object(node[name]):
-            self.refuse(name, "is no object")
+            self.refuse(name, "is no object", node[name])
+        here = self._place()
         for key, one in node[name].items():
+            self._here = here.at(key)
             if name == "patternProperties":
                 self._check_regex(name, key)
-            self._visit(name, one, depth)
+            self._visit(name, one, self._here, depth)
 
     def definitions(self, name: str, node: Node, depth: int) -> None:
         """Those that nothing refers to need not be understood."""
@@ -152,38 +165,46 @@ class _Walk:
             self.refuse(name, "belongs to the whole schema, as an object")
 
     def reference(self, name: str, node: Node, depth: int) -> None:
-        target = self._resolve(name, node[name])
+        target, there = self._resolve(name, node[name])
         self._targets[id(node)] = target
-        self._to_visit.append(target)
+        self._to_visit.append((target, there))
 
-    def _resolve(self, name: str, pointer: object) -> Node | bool:
+    def _place(self) -> Place:
+        assert self._here is not None  # as long as schemas are visited
+        return self._here
+
+    def _resolve(self, name: str, pointer: object) -> tuple[Node | bool, Place]:
         if not isinstance(pointer, str) or not re.fullmatch("#(/.*)?", pointer):
-            self.refuse(name, "does not begin with '#/': nothing outside the schema is read")
+            self.refuse(
+                name, "does not begin with '#/': nothing outside the schema is read", pointer
+            )
         place: object = self._root
+        there = Place()
         is_name = False
         for part in unquote(pointer).split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
+            there = there.at(key)
             if key in {"const", "enum"} and not is_name:
-                self.refuse(name, f"{pointer!r} leads to a value")
+                self.refuse(name, "leads to a value", pointer)
             is_name = is_object(place) and key in _MAPS and not is_name
             if is_list(place) and key.isdecimal() and int(key) < len(place):
                 place = place[int(key)]
             elif is_object(place) and key in place:
                 place = place[key]
             else:
-                self.refuse(name, f"{pointer!r} leads nowhere")
+                self.refuse(name, "leads nowhere", pointer)
         if not (isinstance(place, bool) or is_object(place)):
-            self.refuse(name, f"{pointer!r} leads to no schema")
-        return place
+            self.refuse(name, "leads to no schema", pointer)
+        return place, there
 
     def types(self, name: str, node: Node, depth: int) -> None:
         types = node[name] if is_list(node[name]) else [node[name]]
         if not types or any(one not in TYPES for one in types):
-            self.refuse(name, f"is none of {', '.join(TYPES)}")
+            self.refuse(name, f"is none of {', '.join(TYPES)}", node[name])
 
     def values(self, name: str, node: Node, depth: int) -> None:
         if name == "enum" and not (is_list(node[name]) and node[name]):
-            self.refuse(name, "is no list of values")
+            self.refuse(name, "is no list of values", node[name])
         self._check_value(name, node[name], depth)
 
     def _check_value(self, name: str, value: object, depth: int) -> None:
@@ -192,7 +213,7 @@ class _Walk:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             self._check_number(name, value)
         if isinstance(value, str) and _UNWRITABLE.search(value):
-            self.refuse(name, "holds a control character, or half of one that is two")
+            self.refuse(name, "holds a control character, or half of one that is two", value)
         if is_list(value):
             for one in value:
                 self._check_value(name, one, depth + 1)
@@ -206,39 +227,39 @@ class _Walk:
 
     def _check_number(self, name: str, value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.refuse(name, "is no number")
+            self.refuse(name, "is no number", value)
         if not abs(value) <= EXACT_MAX:
-            self.refuse(name, "is above 2^53: such numbers are not exact")
+            self.refuse(name, "is above 2^53, where numbers are not exact", value)
         parts = Decimal(repr(value)).normalize()
         places = max(0, -cast("int", parts.as_tuple().exponent))
         if places > PLACES_MAX or abs(parts.scaleb(places)) > EXACT_MAX:
-            self.refuse(name, "has more digits than are read exactly")
+            self.refuse(name, "has more digits than are read exactly", value)
 
     def multiple(self, name: str, node: Node, depth: int) -> None:
         self._check_number(name, node[name])
         value = Decimal(repr(node[name])).normalize()
         places = max(0, -cast("int", value.as_tuple().exponent))
         if not 1 <= value.scaleb(places) <= MULTIPLE_MAX:
-            self.refuse(name, f"is not from 1 to {MULTIPLE_MAX}, its point left out")
+            self.refuse(name, f"is not from 1 to {MULTIPLE_MAX}, its point left out", node[name])
 
     def count(self, name: str, node: Node, depth: int) -> None:
         value = node[name]
         if isinstance(value, float) and value.is_integer():
             value = node[name] = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= COUNT_MAX:
-            self.refuse(name, f"is no whole number from 0 to {COUNT_MAX}")
+            self.refuse(name, f"is no whole number from 0 to {COUNT_MAX}", value)
 
     def least_properties(self, name: str, node: Node, depth: int) -> None:
         self.count(name, node, depth)
         required = node.get("required")
         named = len(set(required)) if is_list(required) else 0
         if node[name] > named + 1:  # two that are written alike would count as two
-            self.refuse(name, "is more than one above what is required by name")
+            self.refuse(name, "is more than one above what is required by name", node[name])
 
     def names(self, name: str, node: Node, depth: int) -> None:
         names = node[name]
         if not is_list(names) or not all(isinstance(one, str) for one in names):
-            self.refuse(name, "is no list of names")
+            self.refuse(name, "is no list of names", names)
         self._check_value(name, names, depth)
 
     def pattern(self, name: str, node: Node, depth: int) -> None:
@@ -246,7 +267,7 @@ class _Walk:
 
     def _check_regex(self, name: str, regex: object) -> None:
         if not isinstance(regex, str):
-            self.refuse(name, "is no text")
+            self.refuse(name, "is no text", regex)
         from llguidance import LLMatcher  # noqa: PLC0415 -- as in vocabulary.py
 
         grammar = LLMatcher.grammar_from_json_schema({"type": "string", "pattern": regex})
@@ -256,7 +277,7 @@ class _Walk:
     def format(self, name: str, node: Node, depth: int) -> None:
         meant = FORMATS.get(node[name]) if isinstance(node[name], str) else None
         if meant is None:
-            self.refuse(name, f"is none of {', '.join(FORMATS)}")
+            self.refuse(name, f"is none of {', '.join(FORMATS)}", node[name])
 
 
 def _write_format(node: Node) -> None:

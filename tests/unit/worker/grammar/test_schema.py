@@ -129,6 +129,33 @@ def test_what_is_not_enforced_is_refused_by_its_keyword(keyword: str, schema: An
     assert repr(keyword) in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"properties": {"a": {"type": "strng"}}}, "'type' at /properties/a/type is none of null,"),
+        ({"properties": {"a": {"type": "strng"}}}, 'array, object: "strng"'),
+        ({"propertis": {}}, "'propertis' at /propertis is not supported"),
+        ({"properties": {"a/~b": {"pattern": "("}}}, "'pattern' at /properties/a~1~0b/pattern is"),
+        ({"anyOf": [True, {"items": {"minItems": -1}}]}, "at /anyOf/1/items/minItems is no whole"),
+        ({"anyOf": [True, {"items": {"minItems": -1}}]}, "0 to 1000000: -1"),
+        ({"anyOf": [{"type": "null"}, 7]}, "'anyOf' at /anyOf/1 holds something that is no schema"),
+        ({"patternProperties": {"a": {}, "(": {}}}, "at /patternProperties/( is no expression"),
+        ({"$defs": {"x": {"enum": []}}, "items": {"$ref": "#/$defs/x"}}, "at /$defs/x/enum is no"),
+        ({"items": {"$ref": "#/x"}}, """'$ref' at /items/$ref leads nowhere: "#/x\""""),
+        ({"properties": {"\ud800": {"enum": ["\udfff"]}}}, r"at /properties/\ud800/enum holds"),
+        ({"properties": {"k" * 999: {"type": "v" * 999}}}, f"k…{'k' * 95}/type is none of"),
+        ({"properties": {"k" * 999: {"type": "v" * 999}}}, f'"{"v" * 79}…'),
+        ({"items": {"$ref": "#/items"}}, "'$ref' leads back to itself"),
+        ({"$schema": "x"}, """'$schema' at /$schema is no draft of json-schema.org: "x\""""),
+    ],
+)
+def test_a_refusal_says_where_and_what(schema: Any, said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        checked_schema(schema, FIELD)
+    assert said in refused.value.problem
+    assert len(refused.value.problem.encode()) < 600
+
+
 @pytest.mark.parametrize("schema", [None, 1, "string", []])
 def test_what_is_no_schema_is_refused(schema: Any) -> None:
     with pytest.raises(InvalidRequest, match=FIELD):
@@ -156,7 +183,7 @@ def test_values_keep_what_would_be_an_annotation() -> None:
 
 def test_a_reference_is_checked_where_it_leads() -> None:
     schema: Any = {"$defs": {"a/b%": {"not": {}}, "unused": {"not": {}}}, "$ref": "#/$defs/a~1b%25"}
-    with pytest.raises(InvalidRequest, match="'not' is not supported"):
+    with pytest.raises(InvalidRequest, match=r"'not' at /\$defs/a~1b%/not is not supported"):
         checked_schema(schema, FIELD)
 
 
