@@ -71,7 +71,7 @@ async def test_deep_template_kwargs_never_make_a_worker_look_dead(
     for _ in range(depth):
         value = struct_pb2.Value(list_value=struct_pb2.ListValue(values=[value]))
     chat = types_pb2.ChatInput(messages=[types_pb2.ChatMessage(role="user", content="\x02")])
-    chat.template_kwargs.fields["deep"].CopyFrom(value)
+    chat.template_kwargs.fields["enable_thinking"].CopyFrom(value)
     with contextlib.suppress(RemoteError):  # served, or refused
         await asyncio.wait_for(_chat(served, chat), 10.0)
     assert (await served.client.get_model("script")).state == "ready"

@@ -10,7 +10,7 @@ from bramley.common.errors import InvalidRequest
 from bramley.common.together import shows_tools
 from bramley.protos.v1 import generation_pb2, types_pb2
 from bramley.worker.reading.events import ToolSpec
-from bramley.worker.text.template import Message, Template
+from bramley.worker.text.template import THINKING_SWITCHES, Message, Template
 
 # What the renderer itself takes: a caller who could set them would choose the template.
 RESERVED = frozenset(
@@ -35,6 +35,8 @@ RESERVED = frozenset(
         "truncation",
     }
 )
+
+_NAME_SHOWN_MAX = 64  # characters of a caller's own name
 
 
 def messages_of(chat: types_pb2.ChatInput) -> Sequence[Message]:
@@ -146,6 +148,11 @@ def switches_of(
         raise InvalidRequest("chat.template_kwargs", str(error)) from error
     for name in sorted(RESERVED & switches.keys()):
         raise InvalidRequest(f"chat.template_kwargs.{name}", "is not the caller's to set")
+    for name, value in switches.items():
+        is_so_anyway = not reasons and name in THINKING_SWITCHES and value is False
+        if not is_so_anyway and not template.reads(name, with_tools=shows_tools(request)):
+            problem = "this model's chat template does not read it"
+            raise InvalidRequest(f"chat.template_kwargs.{name[:_NAME_SHOWN_MAX]}", problem)
     reasoning = request.reasoning
     if reasoning.HasField("enabled"):
         name = template.thinking_switch

@@ -14,7 +14,7 @@ from bramley.worker.text.template import Template
 from bramley.worker.text.tokenizer import Tokenizer
 
 Render = Callable[[Sequence[dict[str, Any]], dict[str, Any]], list[int] | str]
-READS_ALL = "{{ enable_thinking }}{{ reasoning_effort }}{{ tools }}"
+READS_ALL = "{{ enable_thinking }}{{ reasoning_effort }}{{ tools }}{{ other }}"
 
 
 def _joined(messages: Sequence[dict[str, Any]], _: dict[str, Any]) -> list[int]:
@@ -60,12 +60,16 @@ def switched(**switches: Any) -> types_pb2.ChatInput:
     return made
 
 
-def switches(request: generation_pb2.GenerateRequest, source: str = READS_ALL) -> Any:
+def switches(
+    request: generation_pb2.GenerateRequest, source: str | dict[str, str] = READS_ALL
+) -> Any:
     tokenizer = Renderer(source=source).tokenizer
     return chat.conversation_of(request, tokenizer, reasons=True).switches
 
 
-def refused(request: generation_pb2.GenerateRequest, source: str = READS_ALL) -> str | None:
+def refused(
+    request: generation_pb2.GenerateRequest, source: str | dict[str, str] = READS_ALL
+) -> str | None:
     with pytest.raises(InvalidRequest) as caught:
         chat.conversation_of(request, Renderer(source=source).tokenizer, reasons=True)
     return caught.value.field
@@ -229,6 +233,48 @@ def test_what_the_template_has_no_switch_for_is_refused_unless_it_is_so_anyway()
     assert switches(asked(reasoning=on), plain) == {}
     tokenizer = Renderer(source=plain).tokenizer
     assert chat.conversation_of(asked(reasoning=off), tokenizer, reasons=False).switches == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "is_read"),
+    [
+        ("{% if foo is defined and foo %}a{% endif %}", True),
+        ("{% if foo is not defined %}{% set foo = 1 %}{% endif %}{{ foo }}", True),
+        ("{% set foo = foo | default(true) %}{{ foo }}", True),
+        ("{% for m in messages %}{{ m | tojson(indent=foo) }}{% endfor %}", True),
+        ("{% macro f(x) %}{{ x ~ foo }}{% endmacro %}{{ f(1) }}", True),
+        ("{% generation %}{{ foo }}{% endgeneration %}", True),
+        ("{% set foo = 1 %}{{ foo }}", False),
+        ("{% for foo in messages %}{{ foo.content }}{% endfor %}", False),
+        ("{{ messages[0].foo }}{# foo #}", False),
+        ({"default": "{{ messages }}", "tool_use": "{{ foo }}"}, False),
+    ],
+)
+def test_a_variable_that_the_template_never_reads_is_refused_by_its_path(
+    source: str | dict[str, str], *, is_read: bool
+) -> None:
+    request = asked(switched(foo=True))
+    if is_read:
+        assert switches(request, source) == {"foo": True}
+    else:
+        assert refused(request, source) == "chat.template_kwargs.foo"
+
+
+def test_a_variable_may_be_of_the_template_that_shows_tools() -> None:
+    source = {"default": "{{ messages }}", "tool_use": "{{ foo }}"}
+    assert switches(asked(switched(foo=1.0), tools=[TOOL]), source) == {"foo": 1}
+    request = asked(switched(foo=1.0), tools=[TOOL], tool_choice=NONE)
+    assert refused(request, source) == "chat.template_kwargs.foo"
+
+
+def test_only_a_model_that_does_not_reason_may_be_told_that_it_shall_not() -> None:
+    tokenizer = Renderer(source="{{ messages }}").tokenizer
+    for name in ("enable_thinking", "thinking"):
+        chat.conversation_of(asked(switched(**{name: False})), tokenizer, reasons=False)
+        assert refused(asked(switched(**{name: False})), "{{ messages }}")
+        for other in (True, None, 0.0, "no"):
+            with pytest.raises(InvalidRequest, match="does not read it"):
+                chat.conversation_of(asked(switched(**{name: other})), tokenizer, reasons=False)
 
 
 SCHEMA = '{"type": "object", "properties": {"a": {"type": "string"}}}'
