@@ -97,7 +97,7 @@ class _Walk:
         place = at or self._here
         said = [f"{keyword!r}", *([f"at {place.pointer()}"] if place else []), problem]
         told = "".join(f": {text}" for text in map(shown, values) if text)
-        facts = {"keyword": keyword}
+        facts: dict[str, object] = {"keyword": keyword}
         raise InvalidRequest(self._field, " ".join(said) + told, reason="SCHEMA", facts=facts)
 
     def run(self) -> None:
