@@ -257,6 +257,7 @@ async def test_b048_a_required_call_is_cut_at_any_limit_without_being_told_as_wh
     whole = await ask(served, "c", **asked)
     for most in range(1, len(whole.ids) + 2, 7):
         said = await ask(served, "c", stop=limit(most), **asked)
+        assert not said.text
         if most < len(whole.ids):
             assert said.reason == "length"
         else:
