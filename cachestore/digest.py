@@ -117,7 +117,7 @@ def _digests(files: list[Path], memo: dict[str, _Known]) -> tuple[list[str], lis
         known = memo.get(before.path)
         if known is not None and known.stamp == before:
             return known.sha256
-        now_ns = time.time_ns()
+        before, now_ns = _settled(path, before)
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         settled = now_ns - max(before.mtime_ns, before.ctime_ns) > _SETTLED_NS
@@ -127,6 +127,20 @@ def _digests(files: list[Path], memo: dict[str, _Known]) -> tuple[list[str], lis
 
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(digest, files)), new
+
+
+def _settled(path: Path, stamp: _Stamp) -> tuple[_Stamp, int]:
+    """Wait out the tick in which a file was written, as an import has just written its own.
+
+    Returns:
+        Its stamp then, and the time.
+    """
+    now_ns = time.time_ns()
+    fresh_ns = max(stamp.mtime_ns, stamp.ctime_ns) + _SETTLED_NS - now_ns
+    if fresh_ns < 0:
+        return stamp, now_ns
+    time.sleep(min(fresh_ns + 1_000_000, _SETTLED_NS) / 1e9)  # a time may lie far ahead
+    return _stamp(path), time.time_ns()
 
 
 def _stamp(path: Path) -> _Stamp:

@@ -90,22 +90,23 @@ async def check_hits(served: Served, cold: dict[str, Completion]) -> None:
             assert await way(served, http, text) == (first.text, 699)
 
 
-async def grpc(served: Served, _: AsyncOpenAI, text: str) -> tuple[str, int]:
+async def grpc(served: Served, _: Any, text: str) -> tuple[str, int]:
     """Ask, and tell the answer and how many tokens the disk had."""
     told = await ask(served, text)
     return told.text, told.usage.cached_tokens["ssd"]
 
 
-async def whole(_: Served, http: AsyncOpenAI, text: str) -> tuple[str, int]:
+async def whole(_: Served, http: Any, text: str) -> tuple[str, int]:
     """Ask over HTTP."""
     told: Any = await http.completions.create(**OVER_HTTP, prompt=text)
     return told.choices[0].text, told.usage.prompt_tokens_details.cached_tokens
 
 
-async def streamed(_: Served, http: AsyncOpenAI, text: str) -> tuple[str, int]:
+async def streamed(_: Served, http: Any, text: str) -> tuple[str, int]:
     """Ask for a stream over HTTP."""
     asked: Any = {**OVER_HTTP, "stream": True, "stream_options": {"include_usage": True}}
-    *chunks, last = [each async for each in await http.completions.create(**asked, prompt=text)]
+    stream: Any = await http.completions.create(**asked, prompt=text)
+    *chunks, last = [each async for each in stream]
     said = "".join(chunk.choices[0].text for chunk in chunks)
     return said, last.usage.prompt_tokens_details.cached_tokens
 

@@ -177,6 +177,9 @@ def gather_s(arrived: Sequence[Request], costs: Costs) -> float:
 
     Those who come a moment later would wait for the whole chunk, and then be computed beside
     rows that decode.
+
+    Returns:
+        Seconds; 0 where nothing is to be computed.
     """
     left = max(map(left_of, arrived), default=0)
     return min(costs.seconds(left) * GATHER_SHARE, GATHER_MAX_S) if left else 0.0
@@ -204,8 +207,9 @@ def _chunk_tokens(head: Request, costs: Costs, limits: Limits, seconds: float) -
 def piece_tokens(computed: int, left: int, limits: Limits, costs: Costs, seconds: float) -> int:
     """Say how many tokens may follow a row's ``computed`` ones in one forward.
 
-    A multiple of SHAPE_TOKENS, or all that are ``left`` where the few over it cost less than the
-    forward that they would need.
+    Returns:
+        A multiple of SHAPE_TOKENS, or all that are ``left`` where the few over it cost less than
+        the forward that they would need.
     """
     most = limits.chunk_tokens
     tokens = within(min(costs.tokens(seconds), most), computed, limits)

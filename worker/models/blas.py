@@ -55,7 +55,7 @@ def load_blas(*, strict: bool = True) -> Blas:
         raise RuntimeError("load_blas must run before mlx is imported")
     if sys.platform != "linux":
         return Blas(name="the platform's own", batch_invariant=False)
-    return _load_mkl(strict) or _load_openblas() or _REFERENCE
+    return _load_mkl(strict) or _load_openblas() or REFERENCE
 
 
 def forget_blas() -> None:
@@ -64,7 +64,7 @@ def forget_blas() -> None:
     left.unlink(missing_ok=True)
 
 
-_REFERENCE = Blas(
+REFERENCE = Blas(
     name="mlx reference BLAS",
     batch_invariant=True,
     warning="no fast BLAS was found, so the CPU computes 10 to 35 times slower: "

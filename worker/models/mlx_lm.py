@@ -13,7 +13,7 @@ import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import mlx.core as mx
 from mlx import nn
@@ -50,6 +50,7 @@ def _restore_file_limit() -> None:
 _restore_file_limit()
 
 Config = dict[str, Any]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +258,7 @@ class _Arrays(_cache.ArraysCache):
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise ModelError(f"{folder} is not a folder")
+        raise ModelError(f"{folder} is neither a model folder nor a .gguf file")
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} holds no config.json")
     index = _read_json(folder / "model.safetensors.index.json")
@@ -306,9 +307,9 @@ _tree_unflatten = cast("Callable[[Any], Any]", trees.tree_unflatten)
 _tree_flatten = cast("Callable[[Any], list[tuple[str, mx.array]]]", trees.tree_flatten)
 
 
-def _as_float32(value: Any) -> Any:
+def _as_float32(value: _T) -> _T:
     if isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating):
-        return value.astype(mx.float32)
+        return cast("_T", value.astype(mx.float32))
     return value
 
 

@@ -136,10 +136,21 @@ def test_nothing_is_remembered_if_a_file_changes_meanwhile(
     assert weights_digest(model, memo) != first
 
 
-def test_nothing_is_remembered_of_a_file_that_has_just_changed(
+def test_a_file_that_has_just_changed_is_remembered_too(
     model: Path, memo: Path, readings: Readings
 ) -> None:
     grow(model / "model-1.safetensors")
+    weights_digest(model, memo)
+    before = readings.count
+    weights_digest(model, memo)
+    assert readings.count == before
+
+
+def test_nothing_is_remembered_of_a_file_whose_time_lies_ahead(
+    model: Path, memo: Path, readings: Readings
+) -> None:
+    ahead_s = time.time() + 1000
+    os.utime(model / "model-1.safetensors", (ahead_s, ahead_s))
     weights_digest(model, memo)
     before = readings.count
     weights_digest(model, memo)

@@ -151,7 +151,7 @@ def test_a_lane_that_a_worker_found_is_told_until_the_weights_change(tmp_path: P
     save_tiny(folder, "full")
     settings = WorkerSettings(path=str(folder), import_dir=str(memos))
     assert _survey(folder, import_dir=str(memos)).lane is None
-    weights = _settled_digest(folder, memo(folder, settings, "digests"))
+    weights = weights_digest(folder, memo(folder, settings, "digests"))
     config = file_digest([folder / "config.json"])
     model = load_model(folder, dequantize=True)
     depends_on = lane_depends_on(weights, config, model, NUMERICS)
@@ -181,14 +181,6 @@ def test_what_would_fit_is_the_largest_that_does(tmp_path: Path) -> None:
         assert not fit(model, settings, budget, context + 1, 64).fits
         assert fit(model, settings, budget, None, batch).fits
         assert not fit(model, settings, budget, None, batch + 1).fits
-
-
-def _settled_digest(folder: Path, memo_file: Path) -> str:
-    """Digest until it is remembered: what has only just been written is not."""
-    while True:
-        weights = weights_digest(folder, memo_file)
-        if memo_file.exists():
-            return weights
 
 
 def test_a_missing_shard_is_named_and_the_rest_is_told(tmp_path: Path) -> None:

@@ -172,9 +172,9 @@ def test_a_broken_folder_is_one_clear_sentence(folder: Path, damage: object, tol
 
 def test_a_name_that_is_no_folder_is_never_looked_up_elsewhere() -> None:
     name = Path("someone/some-model")
-    with pytest.raises(ModelError, match="is not a folder"):
+    with pytest.raises(ModelError, match="is neither a model folder nor a"):
         mlx_lm.load_model(name, dequantize=True)
-    with pytest.raises(ModelError, match="is not a folder"):
+    with pytest.raises(ModelError, match="is neither a model folder nor a"):
         mlx_lm.load_tokenizer(name)
 
 
