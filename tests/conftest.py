@@ -9,11 +9,34 @@ import pytest
 
 from support.blas import BLAS  # loaded before anything imports mlx
 
+from bramley.worker.models.blas import REFERENCE  # isort: skip
+
 if TYPE_CHECKING:
     from support.cluster import Cluster
 
 # A background job ignores SIGINT, and its children inherit that: those we interrupt must not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# What takes long where MKL has no strict mode, and MLX's own BLAS multiplies.
+_LONG_BY_REFERENCE = (
+    "differential/",
+    "component/worker/test_memory.py",
+    "component/worker/test_parking.py",
+    "component/worker/test_prefix.py",
+    "component/worker/test_saving.py",
+    "component/worker/test_state_laws.py",
+    "property/test_engine.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to the slow tests what would be slow with this BLAS."""
+    if BLAS == REFERENCE:
+        here = Path(__file__).parent
+        for item in items:
+            if item.path.relative_to(here).as_posix().startswith(_LONG_BY_REFERENCE):
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_report_header() -> str:

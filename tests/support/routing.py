@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bramley.protos.v1.router_pb2_grpc import RouterServiceAsyncStub
 
 MODEL = "fake"
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 @dataclass

@@ -74,7 +74,8 @@ def test_a_model_is_at_no_distance_from_itself_as_it_is_served(
     found = told(tiny(kind), tiny(kind), texts, serving=True)
     assert found.figures.max < 1e-6
     assert found.figures.agreement == 1.0
-    assert found.figures.candidate_perplexity == pytest.approx(found.figures.reference_perplexity)
+    perplexity = pytest.approx(found.figures.reference_perplexity, rel=1e-5)  # 8e8: sums differ
+    assert found.figures.candidate_perplexity == perplexity
     # Of each text what is not prefilled: "ab" gives one position, the long one all from there on.
     assert found.figures.positions == sum(
         min(len(text.encode()), 80) - min(PROMPT_TOKENS, len(text.encode()) - 1) for text in TEXTS
