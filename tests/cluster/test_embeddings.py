@@ -1,13 +1,14 @@
 """Embeddings of a real worker, through gRPC and HTTP, beside a stream that loses nothing."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
 
 from bramley.common.status import RemoteError
-from support.served import Served
+from support.served import Served, serving
 
 
 async def test_vectors_are_the_same_by_every_way_and_beside_a_stream(served: Served) -> None:
@@ -47,3 +48,43 @@ async def test_what_is_wrong_is_refused_by_its_place(
     with pytest.raises(RemoteError) as raised:
         await served.client.embed("small", **options)
     assert (raised.value.code, raised.value.field) == ("INVALID_ARGUMENT", field)
+
+
+TWO = """
+[models.tiny]
+path = "{models}/tiny"
+replicas = 2
+"""
+TEXTS = [f"word{number} " * (1 + 7 * number % 60) for number in range(60)]
+
+
+@pytest.mark.slow
+async def test_vectors_stay_the_same_while_others_leave_and_a_worker_is_killed(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, lambda models: TWO.format(models=models)) as served:
+        alone = [(await served.client.embed("tiny", text))[0].values for text in TEXTS]
+        streams = [asyncio.create_task(stream_of(served, number)) for number in range(4)]
+        calls = [asyncio.create_task(served.client.embed("tiny", TEXTS)) for _ in range(12)]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        for call in calls[::3]:
+            call.cancel()
+        await served.cluster.kill("worker", "tiny")
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        await asyncio.gather(*streams)
+        told = [one for one in found if isinstance(one, list)]
+        failed = [one for one in found if isinstance(one, Exception)]
+        assert not failed
+        assert len(told) >= 8
+        for vectors in told:
+            for one, same in zip(vectors, alone, strict=True):
+                assert [*one.values] == pytest.approx([*same], rel=1e-4, abs=1e-4)
+        await served.idle("tiny")
+
+
+async def stream_of(served: Served, number: int) -> None:
+    """Ask for an answer, which the kill may end."""
+    try:
+        await served.completed("tiny", f"Say {number}", max_tokens=24)
+    except RemoteError as error:
+        assert error.code == "UNAVAILABLE"  # noqa: PT017 it need not be raised
